@@ -132,8 +132,9 @@ def methods_page() -> str:
     lines += ["", "## Gallery", "", GALLERY]
     for needs, (title, when) in WHEN.items():
         lines += ["", f"### {title}", "", when]
-        for picture in sorted(HERE.glob(f"gallery_{needs}_*.jpg")):
-            lines += ["", f"![Maps of two photos by methods that need {needs}](../{picture.name})"]
+        said = f"Maps of two photos by methods that need {needs}"
+        pictures = sorted(HERE.glob(f"gallery_{needs}_*.jpg"))
+        lines += ["", *(f"![{said}](../{picture.name})" for picture in pictures)]
     return "\n".join(lines) + "\n"
 
 

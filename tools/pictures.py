@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from matplotlib.figure import Figure
 from PIL import Image
 
 import visattn as va
@@ -25,9 +24,10 @@ PICTURES = {
         "dinner.methods.png",
     ),
 }
-# The gallery: the same two photos for all methods, four in a picture, by what they need of a model.
+# The gallery: the same two photos for all methods, by what they need of a model. Two methods in a
+# picture, so that a phone shows their names at a size that can be read.
 PHOTOS = slice(1, 3)
-COLUMNS = 4
+COLUMNS = 2
 # Two models of the gallery do not come with visattn; their pictures are made if these runs exist:
 # visattn fit --run runs/scenes_vit --config scenes_resnet --model.classifier VisionTransformer
 #   --model.classifier.img_size '[96, 96]' --model.classifier.patch_size 8
@@ -57,8 +57,9 @@ def main() -> int:
             draw("tokens", va.load(str(RUNS["tokens"])), sorted(Path(folder).glob("*.png")))
     if RUNS["gates"].is_dir():
         model = va.load(str(RUNS["gates"]))
-        maps = {title: va.explain(model, shown, "gates", layers=n) for title, n in GATES.items()}
-        save_figure(va.figure(maps, shown, crop=True), "gallery_gates_1")
+        for number, titles in enumerate(groups([*GATES], COLUMNS), 1):
+            maps = {each: va.explain(model, shown, "gates", layers=GATES[each]) for each in titles}
+            save_gallery(maps, shown, f"gates_{number}")
     return 0
 
 
@@ -79,10 +80,8 @@ def picture_demo() -> None:
 def draw(needs: str, model: Any, photos: Sequence[Path]) -> None:
     """Draw the methods that need the same of a model, a few in a picture."""
     names = [method.name for method in METHODS.values() if method.needs == needs]
-    columns = 3 if len(names) == 6 else COLUMNS
-    for number, methods in enumerate(groups(names, columns), 1):
-        maps = va.explain(model, photos, list(methods))
-        save_figure(va.figure(maps, photos, crop=True), f"gallery_{needs}_{number}")
+    for number, methods in enumerate(groups(names, COLUMNS), 1):
+        save_gallery(va.explain(model, photos, methods), photos, f"{needs}_{number}")
 
 
 def groups(names: list[str], size: int) -> list[list[str]]:
@@ -90,12 +89,12 @@ def groups(names: list[str], size: int) -> list[list[str]]:
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
-def save_figure(figure: Figure, name: str) -> None:
-    """Write a figure into `docs`."""
+def save_gallery(maps: Any, photos: Sequence[Path], name: str) -> None:
+    """Draw a picture of the gallery."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "gallery.png")
-        figure.savefig(file)
-        save(Image.open(file), name)
+        va.figure(maps, photos, crop=True, width=4, rc={"axes.titlesize": 7.5}).savefig(file)
+        save(Image.open(file), f"gallery_{name}")
 
 
 def save(picture: Image.Image, name: str) -> None:

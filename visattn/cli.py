@@ -61,16 +61,16 @@ COMMANDS = {
         "convert a training checkpoint to a safetensors file",
         "visattn.commands.export:export",
     ),
-    "score": ("score captions or maps", "visattn.commands.score.command:SCORES"),
+    "score": ("score captions or maps", "visattn.commands.score:SCORES"),
     "models": (
         "list the trained models that come with visattn, or print the card of one",
-        "visattn.commands.models:models",
+        "visattn.commands.lists:models",
     ),
     "configs": (
         "list the configs of experiments, or print one",
-        "visattn.commands.configs:configs",
+        "visattn.commands.lists:configs",
     ),
-    "blocks": ("list attention blocks, or describe one", "visattn.commands.blocks:blocks"),
+    "blocks": ("list attention blocks, or describe one", "visattn.commands.lists:blocks"),
     "data": ("write a data set as files", "visattn.commands.data:DATA_SETS"),
 }
 # LightningCLI has these as subcommands and parses their names again.

@@ -128,7 +128,7 @@ def test_runs_are_reproducible_and_depend_on_their_options(
     assert run(f"{line} --target ant --out", out, photos / "tall.png") == 0
     for change in (
         "--target ant --opacity 0.3", "--target ant --style light", "--target cat",
-        "--target ant --layers 0", "--target ant --normalize 0.5",
+        "--target ant --style contour", "--target ant --layers 0", "--target ant --normalize 0.5",
     ):  # fmt: skip
         before = (out / "tall.gradcam.png").read_bytes()
         assert run(f"{line} {change} --out", out, photos / "tall.png") == 0

@@ -12,7 +12,8 @@ import torch
 from command_sandbox import fill
 
 import visattn
-from visattn.commands.streams import activity, print_row, print_summaries
+from visattn.commands.lists import _print_summaries
+from visattn.commands.streams import activity, print_row
 from visattn.io.safe_text import print_message, terminal_text
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
@@ -145,12 +146,12 @@ def test_a_download_is_shown_within_the_line(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_summaries_are_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     words = " ".join(f"word{number}" for number in range(40))
-    print_summaries({"cbam": words})
+    _print_summaries({"cbam": words})
     assert capsys.readouterr().out == f"cbam  {words}\n"
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("COLUMNS", "50")
-    print_summaries({"cbam": words})
+    _print_summaries({"cbam": words})
     lines = screen.getvalue().splitlines()
     assert " ".join(screen.getvalue().split()) == f"cbam {words}"
     assert max(map(len, lines)) <= 50

@@ -25,7 +25,8 @@ from visattn.results.info import MapInfo, Thing
 from visattn.results.scale import MapScale
 from visattn.viz.figures import MUTED, TEXT, png, rgb
 from visattn.viz.heatmap import overlay
-from visattn.viz.notebook_maps import notebook_map
+from visattn.viz.html.notebook import notebook_map
+from visattn.viz.maps import draw_target
 
 SIZES = ((60, 80), (90, 60))
 PHOTOS = [np.full((*size, 3), 40 + 100 * n, np.uint8) for n, size in enumerate(SIZES)]
@@ -146,17 +147,16 @@ def test_what_a_reader_should_know_is_written_below() -> None:
         assert part in line
 
 
-def test_what_a_map_explains_is_marked() -> None:
-    photo = np.zeros((60, 80, 3), np.uint8)
-    maps = [
-        placed(thing=thing)
-        for thing in (Thing("pixel", (20, 10)), Thing("box", box=(5, 5, 25, 25)))
-    ]
-    pixel, box = va.figure(maps, photo).axes[1:3]
-    assert np.asarray(pixel.lines[0].get_xydata()).tolist() == [[20.5, 10.5]]
-    [outline] = box.patches
-    assert isinstance(outline, Rectangle)
-    assert [*outline.get_bbox().extents] == [5, 5, 25, 25]
+def test_what_a_map_explains_is_marked_at_any_size() -> None:
+    things = Thing("pixel", (20, 10)), Thing("box", box=(10, 4, 30, 16))
+    for thing, margin in zip(things, (10, 1), strict=True):  # of the cross: its arms
+        marked = draw_target(np.zeros((240, 320, 3), np.uint8), placed(thing=thing))
+        rows, columns = np.nonzero(marked[..., 0])
+        center = (rows.min() + rows.max()) / 2, (columns.min() + columns.max()) / 2
+        assert center == pytest.approx((41.5, 81.5), abs=2)
+        assert rows.max() - rows.min() == pytest.approx(2 * margin if margin > 1 else 48, abs=4)
+        plain, drawn = (rgb(va.figure(placed(thing=each), PHOTOS[0])) for each in (None, thing))
+        assert (plain != drawn).any()
 
 
 def test_boxes_are_outlined_on_the_axes_of_their_map() -> None:
@@ -290,18 +290,7 @@ def test_notebooks_show_maps_of_any_shape(shape: tuple[int, ...]) -> None:
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (list, None, {}, "a figure needs maps"),
     (methods_by_photos, PHOTOS[:1], {}, "got 2 rows and 1 photos"),
-    (lambda: [[placed()], [placed(), placed()]], None, {}, "equally many maps, got 1, 2"),
-    (lambda: {"a": [placed()], "b": [placed(), placed()]}, None, {}, "for each photo, got 1, 2"),
     (lambda: [placed(photo=1)], PHOTOS[0], {}, "lies on an image of"),
-    (lambda: ["a"], None, {}, "a figure draws maps"),
-    (lambda: [placed()], PHOTOS[0], {"scales": "photo"}, "scales must be one of map, row"),
-    (lambda: [placed()], PHOTOS[0], {"scales": []}, "each of 1 maps needs a scale and boxes"),
-    (
-        lambda: [placed(), placed()],
-        PHOTOS[0],
-        {"boxes": [[]]},
-        "each of 2 maps needs a scale and boxes",
-    ),
 ]
 
 

@@ -21,7 +21,7 @@ from visattn.commands.arguments import (
     Values,
     Word,
 )
-from visattn.commands.digests import file_digest
+from visattn.commands.files import file_digest
 from visattn.commands.loop import (
     Command,
     LoopOptions,

@@ -1,10 +1,10 @@
 """Files of the commands: input images, output folders, and unique names."""
 
-import contextlib
+import hashlib
 import itertools
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,29 @@ from visattn.io.safe_text import print_message
 from visattn.io.sources import Source
 
 PathLike = str | os.PathLike[str]
+
+DIGEST_LENGTH = 16  # hexadecimal digits
+
+
+def file_digest(path: Source) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a file.
+
+    Raises:
+        OSError: If it cannot be read.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "a"
+        >>> file.write_bytes(b"abc")
+        3
+        >>> file_digest(file)
+        'ba7816bf8f01cfea'
+    """
+    from visattn.io.safe_text import open_regular_file
+
+    if not isinstance(path, Path):
+        return path.digest()[:DIGEST_LENGTH]
+    with open_regular_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
 
 
 def create_folder(folder: Path) -> None:
@@ -212,28 +235,6 @@ def map_in_threads(
             pool.shutdown(cancel_futures=True)
     if failure is not None and not isinstance(failure, StopIteration):
         raise failure
-
-
-@contextlib.contextmanager
-def count_on_interrupt(done: Sized, count: int) -> Iterator[None]:
-    """Add the number of finished images to the message of a keyboard interrupt.
-
-    Args:
-        done: Finished images; grows while the context is open.
-        count: Number of all images.
-
-    Example:
-        >>> try:
-        ...     with count_on_interrupt(["a.png"], 3):
-        ...         raise KeyboardInterrupt
-        ... except KeyboardInterrupt as interruption:
-        ...     print(interruption)
-        1 of 3 images are done
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{len(done)} of {count} images are done") from None
 
 
 def report_failures(skipped: Sequence[str], not_written: Sequence[str], count: int) -> int:

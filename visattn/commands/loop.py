@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.commands.arguments import File, Flag
-from visattn.commands.digests import file_digest
 from visattn.commands.files import (
     check_no_overwrite,
-    count_on_interrupt,
     create_folder,
+    file_digest,
     find_input_images,
     map_in_threads,
     report_failures,
@@ -160,8 +159,13 @@ def run(
     folder.check(own)
     done: list[str] = []
     incomplete: list[str] = []
+
+    def interrupted(kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt:
+            raise KeyboardInterrupt(f"{len(done)} of {len(own)} images are done") from None
+
     with ExitStack() as stack:
-        stack.enter_context(count_on_interrupt(done, len(own)))
+        stack.push(interrupted)
         stack.enter_context(folder.opened())
         if command.title:
             stack.callback(lambda: write_index(options.out, command))

@@ -16,7 +16,7 @@ from visattn.commands.arguments import (
     Word,
     Words,
 )
-from visattn.commands.digests import file_digest
+from visattn.commands.files import file_digest
 from visattn.commands.loop import (
     Command,
     LoopOptions,
@@ -361,7 +361,8 @@ class _Runner:
         from visattn.viz.figures import figure
         from visattn.viz.html.explorer_page import explorer_html
         from visattn.viz.html.index_page import thumbnail
-        from visattn.viz.maps import method_title, outline_boxes, render_map, target_line
+        from visattn.viz.maps import method_title, overlay as draw, target_line
+        from visattn.viz.marks import draw_frame
         from visattn.viz.text import join_notes
 
         page, arrays = files[0], files[1 + len(self.maps)]
@@ -385,9 +386,12 @@ class _Runner:
             if made.info.empty:
                 empty.append(f"{spec.key}: {made.info.empty}")
             else:
-                drawn = render_map(image, made, scale, **drawing.look)
-                pictures.append(outline_boxes(drawn, boxes))
-                contents[file] = encode_overlay(pictures[-1])
+                limits = {"vmin": scale.vmin, "vmax": scale.vmax}
+                drawn = np.array(draw(image, made, **limits, **drawing.look))
+                for each in boxes or ():
+                    drawn = draw_frame(drawn, each.box)
+                pictures.append(drawn)
+                contents[file] = encode_overlay(drawn)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **values)
         contents[arrays] = buffer.getvalue()

@@ -5,10 +5,8 @@ Imports only the standard library, since `visattn.cli` uses this module.
 
 import io
 import os
-import shutil
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, TextIO
 
@@ -57,29 +55,6 @@ def print_lines(lines: Iterable[str], *, keep: str = "") -> None:
     except OSError as error:
         silence(sys.stdout)
         raise OSError(f"the output could not be written: {error.strerror}") from error
-
-
-def print_summaries(summaries: Mapping[str, str]) -> None:
-    """Print names with summaries: wrapped in a column on a terminal, else one per line.
-
-    Args:
-        summaries: Summary of each name.
-
-    Raises:
-        BrokenPipeError: If the reader of stdout has closed it.
-        OSError: If stdout cannot be written.
-
-    Example:
-        >>> print_summaries({"eca": "three weights", "cbam": "two gates"})
-        eca   three weights
-        cbam  two gates
-    """
-    width = max(map(len, summaries)) + 2
-    room = max(shutil.get_terminal_size().columns - width, 20) if sys.stdout.isatty() else None
-    for name, summary in summaries.items():
-        lines = [summary] if room is None else textwrap.wrap(summary, room)
-        names = [name, *[""] * len(lines)]
-        print_lines(f"{first:{width}}{line}" for first, line in zip(names, lines, strict=False))
 
 
 def print_where(file: object) -> None:

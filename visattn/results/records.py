@@ -33,7 +33,7 @@ UNSAVED = {"saved": False}
 MAX_BYTES = 2**30  # of an array
 _hints = cache(get_type_hints)
 show = {
-    "AttentionMap": "visattn.viz.notebook_maps:notebook_map",
+    "AttentionMap": "visattn.viz.html.notebook:notebook_map",
     "Caption": "visattn.viz.html.notebook:notebook_caption",
     "ScanPath": "visattn.viz.scanpaths:notebook_scanpath",
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -26,7 +26,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from torch import Tensor
 
-from visattn.attribution.dense_targets import mask_from_runs
 from visattn.geometry.affine import Box, Geometry
 from visattn.images.formats import encode_png
 from visattn.images.reader import ImageLike, LoadedImage, list_images
@@ -37,6 +36,7 @@ from visattn.viz.maps import (
     UNITS,
     check_photo,
     displayed_image,
+    draw_target,
     map_notes,
     method_title,
     placed_on_tensor,
@@ -395,7 +395,8 @@ def _draw_tile(
     ax: Axes, tile: Tile, drawing: DrawOptions, region: Box, resized: Any, *, bar: bool
 ) -> None:
     across, aside = inches(ax)[0], 0.055 * len(tile.aside)
-    title = [fit_text(line, across - aside) for line in tile.title.split("\n")]
+    size = ax.title.get_fontsize()
+    title = [fit_text(line, across - aside, size=size) for line in tile.title.split("\n")]
     ax.set_title("\n".join(title), loc="left")
     ax.set_title(tile.aside, loc="right", color=MUTED, fontsize=6.5)
     height, width = tile.photo.shape[:2]
@@ -449,27 +450,11 @@ def draw_map(
 
     def drawn(size: tuple[int, int]) -> UInt8[np.ndarray, "y x 3"]:
         values = values_at(attention_map, size, smooth=drawing.smooth is not False)
-        return limits.draw(resized(size), values, signed=scale.signed)
+        image = limits.draw(resized(size), values, signed=scale.signed)
+        return draw_target(image, attention_map)
 
     show(ax, photo.shape[:2], drawn, region)
     _hatch_unseen(ax, photo.shape[:2], attention_map.geometry)
-    thing = attention_map.info.thing
-    if thing is None:
-        return
-    if thing.point is not None:
-        x, y = thing.point
-        ax.plot([x + 0.5], [y + 0.5], "+", color="white", markersize=8, markeredgewidth=1.2,
-                path_effects=halo(1.2))  # fmt: skip
-    elif thing.box is not None:
-        outline(ax, thing.box)
-    elif thing.grid is not None:
-        mask = mask_from_runs(thing.grid, thing.runs).float()
-        # the region is one of the input, which the cells of the map may not cover
-        placed = AttentionMap(mask, "region", "gradient", attention_map.input_geometry)
-        inside = placed.resize_to_image().nan_to_num().numpy() > 0.5
-        lines = ax.contour(inside, [0.5], colors="white", linewidths=1.2,
-                           extent=(0, photo.shape[1], 0, photo.shape[0]))  # fmt: skip
-        lines.set_path_effects(halo(1.2))
 
 
 def _hatch_unseen(ax: Axes, size: tuple[int, int], geometry: Geometry | None) -> None:
@@ -534,7 +519,6 @@ def quantity(attention_map: AttentionMap, scale: MapScale) -> str:
 
 ScaleGroup = Literal["map", "row", "column", "all"]
 Maps = AttentionMap | Iterable[Any] | Mapping[str, Any]
-_GROUPS: tuple[ScaleGroup, ...] = get_args(ScaleGroup)
 
 
 def figure(
@@ -574,8 +558,7 @@ def figure(
         options: Fields of `DrawOptions`, such as `colormap` and `style`.
 
     Raises:
-        ValueError: If there is no map, a map lies on an image of another size, or rows differ in
-            length.
+        ValueError: If there is no map, or a map lies on an image of another size.
 
     Example:
         >>> import visattn as va
@@ -592,13 +575,7 @@ def figure(
     drawing = DrawOptions(**options)
     rows, names = _rows(maps, images)
     flat = [each for _, own in rows for each in own]
-    if isinstance(scales, str) and scales not in _GROUPS:
-        raise ValueError(f"scales must be one of {', '.join(_GROUPS)}, got {scales!r}")
     per_map = _scales([own for _, own in rows], scales) if isinstance(scales, str) else [*scales]
-    if len(per_map) != len(flat) or (boxes and len(boxes) != len(flat)):
-        raise ValueError(
-            f"each of {len(flat)} maps needs a scale and boxes, got {len(per_map)} and {len(boxes)}"
-        )
     titles, row_notes = _titles([own for _, own in rows], names)
     details = zip(flat, per_map, titles, boxes or [()] * len(flat), strict=True)
     tiles: list[Sequence[Tile]] = []
@@ -683,26 +660,17 @@ def _rows(
     if isinstance(maps, Mapping):
         names = [str(key) for key in maps]
         columns = [_listed(each) for each in maps.values()]
-        if len({len(each) for each in columns}) > 1:
-            counts = ", ".join(str(len(each)) for each in columns)
-            raise ValueError(f"each column needs a map for each photo, got {counts}")
         rows = [list(each) for each in zip(*columns, strict=True)]
-    elif isinstance(maps, AttentionMap):
-        rows = [_listed(maps)]
     else:
-        entries = list(maps)
+        entries = [maps] if isinstance(maps, AttentionMap) else list(maps)
         if entries and isinstance(entries[0], Mapping):
             names = [str(key) for key in entries[0]]
         nested = several or any(not isinstance(each, AttentionMap) for each in entries)
-        rows = [_listed(each) for each in entries] if nested else [entries]
+        rows = [_listed(each) for each in entries] if nested else [_listed(entries)]
     if not rows or not all(rows) or (sources and len(rows) != len(sources)):
         raise ValueError(
             f"a figure needs maps, and a photo for each row of them; got {len(rows)} rows and "
             f"{len(sources)} photos"
-        )
-    if len({len(row) for row in rows}) > 1:
-        raise ValueError(
-            f"rows must have equally many maps, got {', '.join(str(len(row)) for row in rows)}"
         )
     placed = []
     for image, row in zip(sources or [None] * len(rows), rows, strict=True):
@@ -714,30 +682,18 @@ def _rows(
 
 
 def _listed(maps: Any) -> list[AttentionMap]:
-    """Return one map, maps along the first axis, or a list or dictionary of maps as a list."""
-    if isinstance(maps, AttentionMap):
-        return [maps] if maps.values.ndim <= _axes(maps) else list(maps)
+    """Return the single maps of a map with further axes, or of a list or dictionary of maps."""
+    if isinstance(maps, AttentionMap) and maps.values.ndim <= 2 - (maps.kind == "channel"):
+        return [maps]
     if isinstance(maps, Mapping):
         return list(maps.values())
     # Of several methods and classes, the map of a method that explains no class is drawn once.
-    flat = [own for each in maps for own in (each if isinstance(each, list) else [each])]
+    flat = [own for each in maps for own in _listed(each)]
     return list({id(each): each for each in flat}.values())
-
-
-def _axes(attention_map: AttentionMap) -> int:
-    """Return how many axes a single map has."""
-    return 1 if attention_map.kind == "channel" else 2
 
 
 def _placed(attention_map: AttentionMap, photo: LoadedImage | None) -> AttentionMap:
     """Return a map that has a place: on its photo, or without one on a plane of its own."""
-    single = isinstance(attention_map, AttentionMap)
-    if not single or attention_map.values.ndim != _axes(attention_map):
-        shape = getattr(getattr(attention_map, "values", None), "shape", None)
-        raise ValueError(
-            f"a figure draws maps [y, x], got {type(attention_map).__name__} of shape "
-            f"{None if shape is None else tuple(shape)}; of several in one, select each: maps[0]"
-        )
     geometry = attention_map.geometry
     if photo is not None:
         check_photo(photo, geometry, "the map")

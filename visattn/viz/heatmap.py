@@ -11,7 +11,7 @@ same tables.
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
@@ -21,7 +21,6 @@ from visattn.io.messages import did_you_mean, own_name
 from visattn.viz.marks import draw_contour
 
 Style = Literal["heat", "quantitative", "light", "contour"]
-STYLES: tuple[Style, ...] = get_args(Style)
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def page_tables(colormap: str) -> dict[str, Any]:
 
 
 PAGE_STYLES: tuple[Style, ...] = ("heat", "light")
-"""Styles that pages can draw."""
+"""Styles that pages can draw; of another one they begin with the first of these."""
 
 
 def resize_image(
@@ -252,8 +251,6 @@ def overlay(
         raise ValueError(f"vmin must be below vmax, got {vmin} and {vmax}")
     if not 0 <= opacity <= 1:
         raise ValueError(f"opacity must be between 0 and 1, got {opacity}")
-    if style not in STYLES:
-        raise ValueError(f"style must be one of {', '.join(STYLES)}, got {style!r}")
     if style == "contour":
         drawn = image.copy()
         colors = palettes(style, colormap)[1:] if signed else palettes(style, colormap)[:1]

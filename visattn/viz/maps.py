@@ -16,8 +16,7 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_image, render_tensor, single_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
-from visattn.results.map_boxes import MapBoxes
-from visattn.results.scale import MapScale, map_scale
+from visattn.results.scale import map_scale
 from visattn.results.values import format_percent
 from visattn.viz.heatmap import DrawOptions
 from visattn.viz.marks import draw_contour, draw_cross, draw_frame, draw_region
@@ -153,43 +152,13 @@ def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
     return AttentionMap.from_array(array, geometry)
 
 
-def render_map(
-    image: ImageLike,
-    attention_map: AttentionMap,
-    scale: MapScale,
-    **options: Any,
-) -> UInt8[np.ndarray, "y x 3"]:
-    """Return a map over its image.
-
-    Args:
-        image: The original image.
-        attention_map: One map, placed on it.
-        scale: Its color scale, from `map_scale`.
-        options: Fields of `DrawOptions`, such as `style` and `colormap`.
-
-    Raises:
-        ValueError: If the map lies on an image of another size, or has no geometry.
-
-    Example:
-        >>> from visattn import Geometry
-        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
-        >>> render_map(np.zeros((30, 40, 3), np.uint8), spot, map_scale([spot])).shape
-        (30, 40, 3)
-    """
-    pixels = displayed_image(image, attention_map).pixels
-    drawing = DrawOptions(**options, vmin=scale.vmin, vmax=scale.vmax)
-    values = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
-    blended = drawing.draw(pixels, values, signed=scale.signed)
-    return draw_target(blended, attention_map)
-
-
 def draw_target(
     image: UInt8[np.ndarray, "y x 3"], attention_map: AttentionMap
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return an image with what a map explains: a pixel as a cross, a region or a box as a line.
 
     Args:
-        image: RGB, at the size of the original image.
+        image: RGB, the original image at any size.
         attention_map: A map of `visattn.explain`; of a class, nothing is drawn.
 
     Example:
@@ -201,37 +170,19 @@ def draw_target(
         np.uint8(255)
     """
     thing = attention_map.info.thing
-    if thing is None:
+    if thing is None or attention_map.geometry is None:
         return image
+    size = (image.shape[0], image.shape[1])
+    share = np.divide(size, attention_map.geometry.image_size)[::-1]  # of x and of y
     if thing.point is not None:
-        return draw_cross(image, *thing.point)
+        return draw_cross(image, *((np.array(thing.point) + 0.5) * share - 0.5))
     if thing.box is not None:
-        return draw_frame(image, thing.box)
-    if thing.grid is not None and attention_map.geometry is not None:
+        return draw_frame(image, (np.array(thing.box) * np.tile(share, 2)).tolist())
+    if thing.grid is not None:
         mask = mask_from_runs(thing.grid, thing.runs).float()
         # the region is one of the input, which the cells of the map may not cover
         placed = AttentionMap(mask, "region", "gradient", attention_map.input_geometry)
-        return draw_region(image, placed.resize_to_image().numpy() > 0.5)
-    return image
-
-
-def outline_boxes(
-    image: UInt8[np.ndarray, "y x 3"], boxes: MapBoxes | None
-) -> UInt8[np.ndarray, "y x 3"]:
-    """Return an image with the outlines of boxes of maps; as it is without.
-
-    Args:
-        image: RGB, at the size of the original image.
-        boxes: Boxes, from `AttentionMap.boxes`.
-
-    Example:
-        >>> from visattn.results.map_boxes import MapBox
-        >>> boxes = MapBoxes((MapBox((5.0, 5.0, 25.0, 25.0), 1.0, 1.0),), 0.5, (30, 40))
-        >>> int(outline_boxes(np.zeros((30, 40, 3), np.uint8), boxes)[5, 15, 0])
-        255
-    """
-    for each in boxes or ():
-        image = draw_frame(image, each.box)
+        return draw_region(image, placed.resize_to_image(size).numpy() > 0.5)
     return image
 
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from visattn.cli import main
-from visattn.commands.digests import file_digest
+from visattn.commands.files import file_digest
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving import save
 from visattn.pipelines.evaluate_maps import MapEvaluator

@@ -214,7 +214,6 @@ REFUSALS: list[tuple[Callable[[], str], str]] = [
     (lambda: caption_page(size=(53, 31)), r"belong to an image of size \(31, 53\)"),
     (lambda: caption_page(replace(DOG, maps=replace(DOG.maps, geometry=None))), "have no geometry"),
     (lambda: caption_page(vmax=float("nan")), "must be above 0, got nan"),
-    (lambda: caption_page(opacity=1.5), "opacity must be between 0 and 1"),
     (lambda: caption_page(colormap="magna"), "did you mean magma"),
     (lambda: explorer_page((7, 5)), "pass the original image"),
     (lambda: explorer_page(layers=[], maps=[], scales=[]), "at least one attention layer"),

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from visattn.commands.arguments import EMPTY, File, ResizeModeOrNone
-from visattn.commands.digests import file_digest
-from visattn.commands.files import report_failures
+from visattn.commands.files import file_digest, report_failures
 from visattn.commands.loop import (
     Command,
     LoopOptions,
@@ -96,17 +95,12 @@ def score_maps(
     dense = target in ("region", "box")
     explainer, made = model.explainer(text=(), resize_mode=resize_mode, dense=dense)
     subject = explainer.analyze()
-    if target == "region" or target == "box":
-        if not subject.class_names:
-            raise ValueError(
-                "the names of the classes are unknown; give a file, --class-names FILE"
-            )
-        evaluator = MapEvaluator(explainer, target, _TOLERANCE)
-    else:
-        evaluator = MapEvaluator(explainer, tolerance=_TOLERANCE)
-        target = target or (
-            "category" if any(any(x.categories) for x in annotated) else "predicted"
-        )
+    if dense and not subject.class_names:
+        raise ValueError("the names of the classes are unknown; give a file, --class-names FILE")
+    target = target or ("category" if any(any(x.categories) for x in annotated) else "predicted")
+    evaluator = MapEvaluator(
+        explainer, "class" if target in ("category", "predicted") else target, _TOLERANCE
+    )
     evaluator.check_methods(names)
     queries, missing = build_queries(
         annotated,

@@ -292,11 +292,6 @@ def photo_page(
             f"the maps belong to an image of size {geometry.image_size} (height, width), got "
             f"{image.shape[:2]}; pass the original image"
         )
-    if not 0 <= options.opacity <= 1 or options.style not in PAGE_STYLES:
-        raise ValueError(
-            "opacity must be between 0 and 1 and style heat or light, got "
-            f"{options.opacity} and {options.style!r}"
-        )
     address, (height, width) = image_data_url(image, longest=_LONGEST)
     size = f"{image.shape[1]} \N{MULTIPLICATION SIGN} {image.shape[0]}"
     name = sanitize_text(options.name or "", _NAME)
@@ -313,7 +308,7 @@ def photo_page(
                 "geometry": _page_geometry(geometry),
                 "tables": page_tables(options.colormap),
                 "opacity": options.opacity,
-                "style": options.style,
+                "style": options.style if options.style in PAGE_STYLES else PAGE_STYLES[0],
                 "smooth": options.smooth,
                 "rows": rows,
                 "together": False,

@@ -1,15 +1,19 @@
-"""A caption as HTML for notebooks: hovering a word shows its map; no scripts."""
+"""What notebooks show of results: maps as a picture, a caption as HTML without scripts."""
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.viz.figures import figure, png
 from visattn.viz.heatmap import overlay
 from visattn.viz.html.document import escape_text, image_data_url
 
+_MOST = 24  # maps in a picture
 _STYLE = (
     "#{id}{{font:16px/1.6 Georgia,serif;max-width:640px}}"
     "#{id} div{{position:relative;width:max-content;max-width:100%}}"
@@ -88,3 +92,30 @@ def notebook_caption(caption: Caption) -> str | None:
         caption.thumbnail, caption.words, maps.numpy(), vmax=top, quantity=caption.quantity,
         spaces=caption.spaces,
     )  # fmt: skip
+
+
+def notebook_map(attention_map: AttentionMap) -> bytes | None:
+    """Return maps as a PNG file: tiles as they lie on the image, or the channels of a gate as bars.
+
+    Args:
+        attention_map: One or more maps, on one color scale; of many the first are drawn. None is
+            returned without any.
+
+    Example:
+        >>> import torch
+        >>> notebook_map(AttentionMap(torch.eye(2), "layer4", "gradient"))[1:4]
+        b'PNG'
+    """
+    values = attention_map.values.detach().cpu()
+    if not values.numel():
+        return None
+    ndim = 1 if attention_map.kind == "channel" else 2
+    flat = values.flatten(0, -ndim - 1) if values.ndim > ndim else values[None]
+    labels = attention_map.labels if len(attention_map.labels) == len(flat) else ()
+    each = replace(attention_map, values=flat[:_MOST], labels=labels[:_MOST])
+    if len(flat) > 1 and not labels:
+        names = [
+            f"{attention_map.site} {number} of {len(flat)}" for number in range(1, len(each) + 1)
+        ]
+        return png(figure(dict(zip(names, each, strict=True)), scales="all"))
+    return png(figure(list(each), scales="all"))
