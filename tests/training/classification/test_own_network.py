@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from visattn import Scenes
 from visattn.cli import main
-from visattn.commands.digests import file_digest
+from visattn.commands.files import file_digest
 from visattn.data import SingleObjects
 from visattn.data.scenes.world import SHAPES
 from visattn.models.backbones.module_classifier import ModuleClassifier
