@@ -57,8 +57,8 @@ def test_class_scores_are_found_or_a_function_is_suggested() -> None:
     for output, key in FOUND:
         layout = detect_output_layout(output, 3)
         assert (layout.key, layout.num_classes, layout.error) == (key, 5, "")
-        assert torch.equal(class_scores(output, 3), SCORES)
-    assert torch.equal(class_scores(SCORES[:, 0], 3), SCORES[:, :1])
+        assert torch.equal(class_scores(output), SCORES)
+    assert torch.equal(class_scores(SCORES[:, 0]), SCORES[:, :1])
     for output, said, functions in SUGGESTED:
         error = detect_output_layout(output, 3).error
         assert error.endswith(", ".join(f"target=lambda output: {each}" for each in functions))
@@ -66,7 +66,7 @@ def test_class_scores_are_found_or_a_function_is_suggested() -> None:
             target = eval(f"lambda output: {function}", {"torch": torch})
             assert target(output).shape == (3,)
         with pytest.raises(ValueError, match=f"no class to explain: its output has {said}"):
-            class_scores(output, 3)
+            class_scores(output)
     # The number of classes decides.
     assert detect_output_layout((OTHER, SCORES), 3, 5).key == "[1]"
     assert detect_output_layout((SCORES, SCORES), 3, 5).error

@@ -218,7 +218,7 @@ def read_shares(
     Maps are drawn from the rows of these tokens. They are measured (`ModelInfo.read_rows`): a token
     is read if a score has a gradient for its row after the last attention layer. Tokens that are
     pooled by linear weights have shares in proportion to these weights (each token of a mean the
-    same); see `visattn.recording.read_rows.shares_of_rows`. In earlier layers the same tokens are
+    same); see `visattn.recording.score_trace.shares_of_rows`. In earlier layers the same tokens are
     drawn, or the patches where a layer does not have them yet. Where nothing could be measured,
     `ModelInfo.pooling` holds the convention, and `pooling_assumed` the reason.
 

@@ -403,8 +403,5 @@ def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
         wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
     sums = wide.sum(-1)
     tolerance = 1e-5 if weights.dtype in (torch.float32, torch.float64) else 2e-2
-    error = (sums - 1).abs()
-    if bool((error <= tolerance).all()):  # the usual case, without another pass
-        return True
-    error = torch.minimum(error, wide.abs().amax(-1))
+    error = torch.minimum((sums - 1).abs(), wide.abs().amax(-1))
     return bool((error.nan_to_num(0.0) <= tolerance).all())

@@ -14,14 +14,20 @@ import torch
 from torch import Tensor
 
 from visattn.recording.frozen import frozen
-from visattn.recording.interception import probing, tapped_attention
+from visattn.recording.interception import probing
 from visattn.recording.model_info import FeatureLayer
 from visattn.recording.outputs import OutputLayout
 from visattn.recording.places import Grid
 from visattn.recording.probe import Probe, layer_by_shape, lie_as_shaped
-from visattn.recording.read_rows import Reading, confirmed_reading
 from visattn.recording.score_evidence import last_layers, reaches
-from visattn.recording.score_trace import LayerOutput, ScoreTracer, Trace, gradients_of
+from visattn.recording.score_trace import (
+    LayerOutput,
+    Reading,
+    ScoreTracer,
+    Trace,
+    confirmed_reading,
+    gradients_of,
+)
 
 _NEAR = 24  # the scores, in layer outputs
 _MAX_TESTED = 4  # last outputs that may carry all patches to a class token
@@ -67,14 +73,12 @@ def pooled_features(
     if not trace.scores or not trace.bypassed():
         reason = "its scores have no gradient with respect to the image"
         return PooledFeatures((), reason, reading=reading, output=kept.layout, probe=probe)
-    taps = {site.rpartition(".")[0] for site, _ in tapped_attention(tracer.model)}
-    attention = probe.attention_modules | taps
     trace.place(probe)
-    layers, error = pooled_layers(trace, attention)
+    layers, error = pooled_layers(trace, probe.attention_modules)
     if error == _NOWHERE:  # heads that begin with zeros (ViT, fine-tuning) stop all gradients
         trace = tracer.kept(image, unzeroed=True)
         trace.place(probe)
-        layers, error = pooled_layers(trace, attention)
+        layers, error = pooled_layers(trace, probe.attention_modules)
     if probe.cut:
         layers, error = (), probe.cut
     if layers:

@@ -140,9 +140,7 @@ def _chosen(candidates: Mapping[Any, Tensor], fitting: Sequence[Any]) -> Any:
     return last_computed(dependent) if dependent else None
 
 
-def class_scores(
-    output: Any, batch_size: int | None = None, layout: OutputLayout | None = None
-) -> Float[Tensor, "b k"]:
+def class_scores(output: Any, layout: OutputLayout | None = None) -> Float[Tensor, "b k"]:
     """Return the class scores in the output of a model.
 
     Raises:
@@ -154,9 +152,9 @@ def class_scores(
         torch.Size([2, 3])
     """
     parts = _parts(output)
-    if batch_size is None:
-        batch_size = next((len(e) for e in parts.values() if isinstance(e, Tensor) and e.ndim), 0)
     if layout is None or not (layout.num_classes or layout.error):
+        tensors = (each for each in parts.values() if isinstance(each, Tensor) and each.ndim)
+        batch_size = next(map(len, tensors), 0)
         layout = detect_output_layout(output, batch_size)
     matrix = isinstance(output, Tensor) and output.ndim == 2
     if layout.error and not matrix:

@@ -161,7 +161,9 @@ class Probe:
     @property
     def attention_modules(self) -> set[str]:
         """Modules that compute attention, supported or not."""
-        return {*self.layouts, *self.query_layers}
+        calls = self.attention.values()
+        around = {e.site.rpartition(".")[0] for e in calls if e.tap and e.tap.kind == "tokens"}
+        return {*self.layouts, *self.query_layers, *around}
 
     @property
     def attention_layers(self) -> list[AttentionLayer]:

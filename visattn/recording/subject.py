@@ -48,9 +48,8 @@ from visattn.recording.model_info import (
 from visattn.recording.outputs import OutputLayout, class_scores, output_tensors
 from visattn.recording.places import Grid, probe_images
 from visattn.recording.probe import Probe, prefix_tokens_of, probe_model
-from visattn.recording.read_rows import Reading, confirmed_reading
 from visattn.recording.score_evidence import declared_class_counts
-from visattn.recording.score_trace import ScoreTracer
+from visattn.recording.score_trace import Reading, ScoreTracer, confirmed_reading
 
 _NO_GRADIENT = (
     "its scores have no gradient with respect to the image; it detaches tensors or runs layers "
@@ -88,7 +87,7 @@ class Subject:
         """
         if self.info.output.error:
             raise ValueError(f"{self.info.name} has no class to explain: {self.info.output.error}")
-        return class_scores(self.forward(images), len(images), self.info.output)
+        return class_scores(self.forward(images), self.info.output)
 
     @property
     def probe(self) -> Probe:
