@@ -157,26 +157,22 @@ def steps_of(transform: Any) -> Iterator[Any]:
     """
     if isinstance(transform, UnsupportedTransform):
         raise ValueError(transform.reason)  # noqa: TRY004 - it was passed as a transform
-    steps = transform.transforms if _known_name(transform) == "Compose" else transform
+    kind = type(transform)
+    composes = kind.__name__ == "Compose" and kind.__module__.startswith(_PACKAGES)
+    steps = transform.transforms if composes else transform
     # Exactly this class: a subclass may do more than call its children in their order.
-    if isinstance(steps, (list, tuple)) or type(steps) is nn.Sequential:
+    if isinstance(steps, (list, tuple)) or kind is nn.Sequential:
         for step in cast("Sequence[Any]", steps):
             yield from steps_of(step)
     else:
         yield transform
 
 
-def _known_name(step: object) -> str:
-    """Return the class name of a transform of torchvision or timm, "" for others."""
-    cls = type(step)
-    if cls is nn.Identity:
-        return "Identity"
-    return cls.__name__ if cls.__module__.startswith(_PACKAGES) else ""
-
-
 def _after(step: Any, geometry: Geometry) -> Geometry:
     """Return the geometry after a step."""
-    name = _known_name(step)
+    kind = type(step)
+    known = kind is nn.Identity or kind.__module__.startswith(_PACKAGES)
+    name = kind.__name__ if known else ""
     y, x = geometry.input_size
     match name:
         case _ if name in _COLORS:

@@ -1,7 +1,7 @@
 """Outputs of a model: class scores, scores of pixels, queries or boxes, or why there are none."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,7 +66,7 @@ class OutputLayout:
 
 
 def detect_output_layout(
-    output: Any, batch_size: int, num_classes: int | None = None
+    output: Any, batch_size: int, num_classes: int | None = None, declared: Collection[int] = ()
 ) -> OutputLayout:
     """Return where the class scores are in the output of a model.
 
@@ -77,6 +77,10 @@ def detect_output_layout(
 
     Args:
         output: Output of the model; with gradients down to the image, how it was computed is known.
+        batch_size: Number of images.
+        num_classes: Number of classes, if it decides which of several tensors the scores are.
+        declared: Numbers of classes that modules state: a layer that states as many says more than
+            how the scores are computed.
 
     Example:
         >>> import torch
@@ -120,7 +124,7 @@ output[0][:, 3], target=lambda output: output[1][:, 3]
             "model that returns the scores as they are before topk or sort"
         )
     layout = replace(layout, is_probability=ends_in_sigmoid(scores))
-    known = not layout.unnamed or num_classes == size
+    known = not layout.unnamed or num_classes == size or size in declared
     if known or batch_size > 1:  # rows of a layer are positions of one image
         return layout
     features, assumed = features_reason(scores, layout.num_classes or 0)
@@ -151,17 +155,18 @@ def class_scores(output: Any, layout: OutputLayout | None = None) -> Float[Tenso
         >>> class_scores((torch.zeros(2, 5, 3), torch.zeros(2, 3))).shape
         torch.Size([2, 3])
     """
-    parts = _parts(output)
-    if layout is None or not (layout.num_classes or layout.error):
-        tensors = (each for each in parts.values() if isinstance(each, Tensor) and each.ndim)
-        batch_size = next(map(len, tensors), 0)
-        layout = detect_output_layout(output, batch_size)
-    matrix = isinstance(output, Tensor) and output.ndim == 2
-    if layout.error and not matrix:
-        raise ValueError(f"the model has no class to explain: {layout.error}")
-    scores = output if matrix else next(e for key, e in parts.items() if _name(key) == layout.key)
-    scores = scores[:, None] if scores.ndim == 1 else scores.flatten(1)
-    if layout.is_binary and scores.shape[1] == 1:  # of both classes
+    if isinstance(output, Tensor) and output.ndim == 2:
+        scores = output
+    else:
+        parts = _parts(output)
+        if layout is None or not (layout.num_classes or layout.error):
+            tensors = (each for each in parts.values() if isinstance(each, Tensor) and each.ndim)
+            layout = detect_output_layout(output, next(map(len, tensors), 0))
+        if layout.error:
+            raise ValueError(f"the model has no class to explain: {layout.error}")
+        scores = next(e for key, e in parts.items() if _name(key) == layout.key)
+        scores = scores[:, None] if scores.ndim == 1 else scores.flatten(1)
+    if layout is not None and layout.is_binary and scores.shape[1] == 1:  # of both classes
         return torch.cat([1 - scores if layout.is_probability else -scores, scores], 1)
     return scores
 

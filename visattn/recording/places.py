@@ -393,9 +393,9 @@ class CellStrides:
     def _of(self, grid: Grid) -> tuple[float, float]:
         """Return the stride of a map, by the map of the most similar size."""
 
-        def difference(known: Grid) -> float:
-            return sum(abs(log(a / b)) for a, b in zip(known, grid, strict=True))
-
-        near = min(self._strides, key=difference)
+        near = min(
+            self._strides,
+            key=lambda known: sum(abs(log(a / b)) for a, b in zip(known, grid, strict=True)),
+        )
         (rows, columns), (y, x) = near, self._strides[near]
         return y * rows / grid[0], x * columns / grid[1]

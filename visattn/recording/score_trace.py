@@ -42,7 +42,7 @@ from visattn.recording.outputs import (
 )
 from visattn.recording.places import CellStrides
 from visattn.recording.probe import ObservedTokens, Probe
-from visattn.recording.score_evidence import reaches
+from visattn.recording.score_evidence import declared_class_counts, reaches
 
 _PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _IMAGE_VECTORS = ("image_embeds", "pooler_output")
@@ -259,9 +259,12 @@ class ScoreTracer:
         for call in trace.calls:
             call.num_outputs = sum(once[: call.num_outputs])
         trace.outputs = [each for each, alone in zip(trace.outputs, once, strict=True) if alone]
-        trace.layout = detect_output_layout(output, len(image), self.num_classes)
-        scores, vector = _scores_in(output, trace.layout)
-        trace.scores, trace.vectors = _with_gradient(scores), _with_gradient(vector)
+        declared = declared_class_counts(sites)
+        trace.layout = detect_output_layout(output, len(image), self.num_classes, declared)
+        trace.scores, trace.vectors = (
+            [e for e in output_tensors(part) if e.requires_grad and e.is_floating_point()]
+            for part in _scores_in(output, trace.layout)
+        )
         return trace
 
 
@@ -292,11 +295,6 @@ def _scores_in(output: Any, layout: OutputLayout) -> tuple[Any, Any]:
         return output, output if output.ndim == 4 else ()
     vectors = (parts[name] for name in _IMAGE_VECTORS if name in parts)
     return output, next((each for each in vectors if isinstance(each, Tensor)), ())
-
-
-def _with_gradient(output: Any) -> list[Tensor]:
-    tensors = output_tensors(output)
-    return [each for each in tensors if each.requires_grad and each.is_floating_point()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,6 @@ from visattn.recording.model_info import (
 from visattn.recording.outputs import OutputLayout, class_scores, output_tensors
 from visattn.recording.places import Grid, probe_images
 from visattn.recording.probe import Probe, prefix_tokens_of, probe_model
-from visattn.recording.score_evidence import declared_class_counts
 from visattn.recording.score_trace import Reading, ScoreTracer, confirmed_reading
 
 _NO_GRADIENT = (
@@ -275,6 +274,8 @@ def _measured(subject: Subject, num_classes: int | None = None) -> ModelInfo:
         gradient_error="" if pooled.differentiable else _NO_GRADIENT,
         output=_output_layout(subject, pooled.output or probe.output, num_classes),
     )
+    if pooled.probe is None:  # it computes no attention
+        return replace(info, attention_error=NO_ATTENTION)
     return _with_attention(info, model, probe, pooled.reading)
 
 
@@ -348,9 +349,7 @@ def _output_layout(subject: Subject, output: OutputLayout, num_classes: int | No
     headless = library == "timm" and getattr(model, "num_classes", None) == 0
     if library == "transformers":
         headless = output.key != "logits" and "Classification" not in type(model).__name__
-    # A layer that declares as many classes says more than how the output was computed.
-    declared = output.num_classes in declared_class_counts(model.modules())
-    if not headless and (library == "visattn" or declared):
+    if not headless and library == "visattn":
         return replace(output, features="", assumed=False)
     if not headless and not output.features:
         return output
