@@ -392,7 +392,6 @@ class CellStrides:
 
     def _of(self, grid: Grid) -> tuple[float, float]:
         """Return the stride of a map, by the map of the most similar size."""
-
         near = min(
             self._strides,
             key=lambda known: sum(abs(log(a / b)) for a, b in zip(known, grid, strict=True)),
