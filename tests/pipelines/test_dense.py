@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dense_models import CLASSES, BlobDetector, PatchDetector, QueryDetector, Segmenter
+from dense_models import CLASSES, BlobDetector, QueryDetector, Segmenter
 
 import visattn as va
 from visattn.attribution.dense_targets import mask_to_runs
@@ -44,15 +44,6 @@ def test_pyramid_maps_of_a_detector_that_resizes_and_pads_lie_right(level: str) 
     assert share_inside(heatmap, box, margin=8) > 0.99
     [gradient] = va.explain(detector, photo(), "input_gradient", va.BoxTarget(None, 2))
     assert share_inside(gradient, box, margin=2) > 0.99
-
-
-def test_occlusion_and_gradients_of_a_box_stay_in_its_patch() -> None:
-    options = {"class_names": CLASSES, "input_size": (120, 200)}
-    for method, margin in (("occlusion", 20), ("input_gradient", 0), ("smoothgrad", 0)):
-        [heatmap] = va.explain(
-            PatchDetector(BOX), photo(), method, va.BoxTarget(BOX, "dog"), **options
-        )
-        assert share_inside(heatmap, BOX, margin=margin) > 0.99
 
 
 def test_a_pixel_is_explained_by_its_surroundings_only() -> None:

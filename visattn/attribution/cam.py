@@ -93,13 +93,13 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
 
 def _cam(name: str, title: str, paper: str, **facts: Any) -> Callable[[Formula], Formula]:
     """Return a decorator that registers the method of a formula, and leaves the formula itself."""
+    register = method(name, title=title, paper=paper, needs="features", **facts)
 
-    def register(formula: Formula) -> Formula:
-        facts_of = {"title": title, "paper": paper, "needs": "features", **facts}
-        method(name, **facts_of)(class_activation_map(formula))
+    def registered(formula: Formula) -> Formula:
+        register(class_activation_map(formula))
         return formula
 
-    return register
+    return registered
 
 
 @_cam("gradcam", "Grad-CAM", "arXiv:1610.02391")

@@ -27,7 +27,6 @@ from visattn.recording.subject import Subject
 Layer = int | str | nn.Module | FeatureLayer
 
 
-@unrounded()
 def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
     """Return the feature layer that a number, a module or a module name selects.
 
@@ -62,10 +61,11 @@ def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
         raise ValueError(_unknown_layer_error(subject, name))
     call = int(number) if separator else None
     info = subject.info
-    if subject.info.resizes_images:
-        calls = [subject.once(("pyramid", site), lambda: _pyramid(subject, site))]
-    else:
-        calls = subject.layers_of(site)
+    with unrounded():
+        if info.resizes_images:
+            calls = [subject.once(("pyramid", site), lambda: _pyramid(subject, site))]
+        else:
+            calls = subject.layers_of(site)
     title = f"{name} of {info.name}"
     sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
     hint = f"suitable layers include {sites}" if sites else "no suitable layer is known"
