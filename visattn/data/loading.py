@@ -4,6 +4,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -200,6 +201,7 @@ class DistributedEvalSampler(Sampler[int]):
 _MAX_ATTEMPTS = 32
 
 
+@dataclass(eq=False)
 class Prepared(Dataset[Any]):
     """The samples of a source as a task reads them.
 
@@ -218,18 +220,11 @@ class Prepared(Dataset[Any]):
         (False, 'b')
     """
 
-    def __init__(
-        self,
-        samples: Sequence[Any],
-        prepare: Callable[[Any, int], Any],
-        *,
-        seed: int,
-        substitute: bool = False,
-    ) -> None:
-        self.samples = samples
-        self.prepare = prepare
-        self.seed = seed
-        self.substitute = substitute
+    samples: Sequence[Any]
+    prepare: Callable[[Any, int], Any]
+    _: KW_ONLY
+    seed: int
+    substitute: bool = False
 
     def __len__(self) -> int:
         return len(self.samples)

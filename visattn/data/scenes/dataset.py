@@ -1,7 +1,7 @@
 """Scenes: deterministic data sets of captions and of single objects, rendered on access."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -26,6 +26,7 @@ from visattn.images.reader import LoadedImage
 from visattn.results.kinds import Split
 
 
+@dataclass(eq=False)
 class Scenes(Sequence[CaptionSample]):
     """Rendered images of colored, textured shapes, each with five true captions.
 
@@ -46,20 +47,12 @@ class Scenes(Sequence[CaptionSample]):
         (torch.Size([3, 48, 48]), 'a pink square is left of a striped cyan star')
     """
 
-    def __init__(
-        self,
-        num_scenes: int,
-        *,
-        size: int = 64,
-        split: Split = "train",
-        seed: int = 0,
-        config: WorldConfig | None = None,
-    ) -> None:
-        self.num_scenes = num_scenes
-        self.size = size
-        self.split = split
-        self.seed = seed
-        self.config = config or WorldConfig()
+    num_scenes: int
+    _: KW_ONLY
+    size: int = 64
+    split: Split = "train"
+    seed: int = 0
+    config: WorldConfig = field(default_factory=WorldConfig)
 
     def __len__(self) -> int:
         return self.num_scenes
@@ -95,6 +88,7 @@ class SingleCaptionScenes(Scenes):
         return sample._replace(captions=(sample.captions[caption],))
 
 
+@dataclass(eq=False)
 class SceneRegions(Sequence[AnnotatedImage]):
     """Rendered scenes with the mask of each object; its category is its shape.
 
@@ -103,8 +97,7 @@ class SceneRegions(Sequence[AnnotatedImage]):
         ('circle', 'ring', 'star', 'triangle')
     """
 
-    def __init__(self, scenes: Scenes) -> None:
-        self.scenes = scenes
+    scenes: Scenes
 
     def __len__(self) -> int:
         return len(self.scenes)
