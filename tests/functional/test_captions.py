@@ -1,7 +1,8 @@
-"""Caption loss, attention penalty and packed rows against plain loops."""
+"""Captions: packed order, losses against plain loops, sampled tokens and ends."""
 
 import math
-from typing import get_args
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,7 +17,48 @@ from visattn.functional.captions import (
     doubly_stochastic_penalty,
     pack_targets,
     pack_words,
+    sample_captions,
 )
+
+captions = st.lists(st.tuples(st.integers(1, 7), st.integers(0, 4)), min_size=1, max_size=11)
+
+
+@given(captions)
+def test_words_are_in_order_of_steps_and_count_up_within_captions_and_images(
+    rows: list[tuple[int, int]],
+) -> None:
+    rows.sort(key=lambda row: -row[0])
+    lengths, images = (torch.tensor(part) for part in zip(*rows, strict=True))
+    packing = pack_words(lengths, images)
+    words = list(zip(packing.steps.tolist(), packing.rows.tolist(), strict=True))
+    assert words == sorted(
+        (step, row) for row, (length, _) in enumerate(rows) for step in range(length)
+    )
+    assert list(packing.counts) == packing.steps.bincount().tolist()
+    assert packing.image_indices.tolist() == images[packing.rows].tolist()
+    words_of_image: dict[int, int] = {}
+    for image, rank in zip(packing.image_indices.tolist(), packing.ranks.tolist(), strict=True):
+        assert rank == words_of_image.get(image, 0)
+        words_of_image[image] = rank + 1
+    assert packing.words_per_image == max(words_of_image.values())
+    values = torch.arange(len(packing.rows))
+    table = packing.by_image(values, 5, fill=-1)
+    for image, row in enumerate(table):
+        assert row[row >= 0].tolist() == values[packing.image_indices == image].tolist()
+    assert torch.equal(packing.from_images(table), values)
+
+
+def test_a_packing_is_returned_as_it_is() -> None:
+    packing = pack_words(torch.tensor([3, 1]))
+    assert pack_words(packing) is packing
+    assert packing.image_indices.tolist() == packing.rows.tolist()
+
+
+@pytest.mark.parametrize("lengths", [[1, 3], [3, 0], [2, 3, 3]])
+def test_unsorted_lengths_are_refused(lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match="must be in decreasing order and at least 1"):
+        pack_words(torch.tensor(lengths))
+
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(
     lambda lengths: torch.tensor(sorted(lengths, reverse=True))
@@ -135,3 +177,73 @@ def test_packed_targets_are_aligned_with_their_words(lengths: Tensor, seed: int)
     for target, there, row, step in zip(targets, shown, *packed_indices(lengths), strict=True):
         assert there == chosen[row, step]
         assert torch.equal(target, table[row, step] if there else torch.zeros(3))
+
+
+LOGITS = torch.tensor([9.0, 0.4, -0.3, 0.1])  # word 3 stops
+
+
+class Still:
+    def reorder_beams(self, parents: Tensor) -> "Still":
+        return self
+
+    def select_images(self, index: Tensor) -> "Still":
+        return self
+
+
+def always(state: Any, token: Tensor) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+    return LOGITS.expand(*token.shape, 4), state, ()
+
+
+def test_uniform_numbers_determine_the_tokens_with_their_probabilities() -> None:
+    """Token 1 has the first part of [0, 1), then token 2, then the stop token."""
+    first, second = LOGITS[1:].softmax(0).cumsum(0)[:2].tolist()
+    edges = [[0.0, first - 1e-4, first + 1e-4], [second - 1e-4, second + 1e-4, 1 - 1e-15]]
+    luck = torch.tensor(edges, dtype=torch.float64)
+    drawn = sample_captions(
+        always, Still(), torch.zeros(2, 3).long(), end_token=3, max_length=1, banned_tokens=(0,),
+        uniforms=lambda: luck,
+    )  # fmt: skip
+    assert drawn.tokens[..., 0].tolist() == [[1, 1, 2], [2, 3, 3]]
+
+
+def test_caption_ends_at_its_stop_token() -> None:
+    torch.manual_seed(1)
+    drawn = sample_captions(
+        always, Still(), torch.zeros(5, 7).long(), end_token=3, max_length=11, banned_tokens=(0,)
+    )
+    for tokens, length in zip(drawn.tokens.flatten(0, 1), drawn.lengths.flatten(), strict=True):
+        said = tokens[:length].tolist()
+        assert 3 not in said[:-1]
+        assert said[-1] == 3 or length == 11
+        assert set(tokens[length:].tolist()) <= {3}
+    assert drawn.tokens.shape[-1] == int(drawn.lengths.max())
+
+
+@dataclass
+class Count:
+    """Counts the tokens of each caption by value."""
+
+    said: Tensor
+
+    def reorder_beams(self, parents: Tensor) -> "Count":
+        return Count(self.said.gather(1, parents))
+
+    def select_images(self, index: Tensor) -> "Count":
+        return Count(self.said[index])
+
+
+def test_each_caption_continues_from_its_own_tokens() -> None:
+    """The model repeats the previous token, so the first token decides."""
+
+    def echo(state: Count, token: Tensor) -> tuple[Tensor, Count, tuple[Tensor, ...]]:
+        logits = torch.full((*token.shape, 4), -30.0)
+        first = (token == 0).unsqueeze(-1)
+        logits = torch.where(first, torch.tensor([-30.0, 0.0, 0.0, -30.0]), logits)
+        logits = logits.scatter(-1, token.clamp(min=1).unsqueeze(-1), 0.0)
+        return logits, Count(state.said + 1), ()
+
+    torch.manual_seed(0)
+    state = Count(torch.zeros(3, 1))
+    drawn = sample_captions(echo, state, torch.zeros(3, 5).long(), end_token=3, max_length=4)
+    assert (drawn.tokens == drawn.tokens[..., :1]).all()
+    assert len(drawn.tokens[..., 0].unique()) == 2
