@@ -108,15 +108,6 @@ def overlay(
     explainer, made = model.explainer(text=text, resize_mode=resize_mode, dense=dense is not None)
     chosen = _maps(explainer, method, target, text, dense, layers, heads, method_args)
     look = {"style": style, "colormap": colormap, "opacity": opacity}
-    if videos := [photo for photo in photos if is_video(Path(photo))]:
-        from visattn.commands.videos import overlay_videos
-
-        if len(videos) < len(photos):
-            raise ValueError(
-                f"photos and videos take separate commands, got {videos[0]} and photos"
-            )
-        options = {"every": every, "batch_size": batch_size}
-        return overlay_videos(videos, explainer, chosen, loop, **options, **look)
     drawing = _Drawing(look, normalize, boxes=boxes, figures=figures)
     runner = _Runner(explainer, chosen, dense, heads, drawing)
     channels = len(runner.subject.info.mean) or 3
@@ -137,6 +128,16 @@ def overlay(
         "resize_mode": resize_mode,
         "drawing": vars(drawing),
     }
+    if videos := [photo for photo in photos if is_video(Path(photo))]:
+        from visattn.commands.videos import video_command
+
+        if len(videos) < len(photos):
+            raise ValueError(
+                f"photos and videos take separate commands, got {videos[0]} and photos"
+            )
+        frames = {"every": every, "batch_size": batch_size}
+        command = video_command(explainer, chosen, settings | frames, loop.out, **frames, **look)
+        return run(command, videos, loop, batch_size=1)
     endings = ["{}.html", *(f"{{}}.{each.key}.png" for each in chosen), "{}.npz"]
     endings += [f"{{}}.methods.{figures}"] if figures else []
     command = Command(

@@ -1,69 +1,73 @@
 """`visattn overlay` on video files: an MP4 with maps, and a contact sheet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.files import check_no_overwrite, report_failures, result_names
-from visattn.commands.loop import LoopOptions
-from visattn.commands.streams import activity, print_row
+from visattn.commands.loop import Command, Made
 from visattn.io.atomic import temporary_folder
+from visattn.io.sources import Source
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
+    from visattn.images.reader import LoadedImage
     from visattn.pipelines.explainer import Explainer
 
+Movie = tuple[int, list[bytes]]
+"""Number of frames, and the MP4 and its sheet."""
 
-def overlay_videos(
-    videos: Sequence[str],
+
+def video_command(
     explainer: "Explainer",
     maps: Sequence[Any],
-    loop: LoopOptions,
+    settings: Mapping[str, Any],
+    out: Path,
     *,
     every: int,
     batch_size: int,
-    **drawing: Any,
-) -> int:
-    """Draw maps on videos; return 0, or 1 if a video failed.
-
-    Videos that exist are kept, unless with `--overwrite`.
+    **look: Any,
+) -> Command:
+    """Return the command that draws maps on videos.
 
     Args:
-        videos: The files.
         explainer: The model.
         maps: Methods with their arguments and classes.
-        loop: Options of the command.
+        settings: Model and options.
+        out: Folder of the results.
         every: Explain every n-th frame.
         batch_size: Frames per batch.
-        drawing: Style, colormap and opacity.
+        look: Style, colormap and opacity.
     """
-    from visattn.images.video import VideoError
+    from visattn.images.reader import LoadedImage, read_image
+    from visattn.images.video import read_frames
     from visattn.pipelines.video import overlay_video
     from visattn.viz.heatmap import DrawOptions
+    from visattn.viz.html.index_page import thumbnail
 
-    names = result_names([Path(video) for video in videos])
-    jobs = [
-        (str(path), spec, f"{name}.{spec.key}") for path, name in names.items() for spec in maps
-    ]
-    files = [f"{stem}{end}" for *_, stem in jobs for end in (".mp4", ".png")]
-    check_no_overwrite(loop.out, files, names)
-    loop.out.mkdir(parents=True, exist_ok=True)
-    failed: list[str] = []
-    for path, spec, stem in jobs:
-        movie = loop.out / f"{stem}.mp4"
-        if movie.exists() and not loop.overwrite:
-            print_row(path, spec.key, "exists already: --overwrite computes it again")
-            continue
-        try:
-            with activity(stem), temporary_folder(loop.out / "video") as part:
-                count = overlay_video(
-                    explainer, path, part / "movie", spec.method, spec.target, every=every,
-                    batch_size=batch_size, drawing=DrawOptions(**drawing), **spec.args,
-                )  # fmt: skip
-                for end in (".png", ".mp4"):
-                    (part / f"movie{end}").replace(movie.with_suffix(end))
-            print_row(path, spec.key, f"{count} frames")
-        except VideoError as error:
-            if loop.strict:
-                raise
-            failed.append(str(error))
-    return report_failures(failed, [], len(jobs))
+    def read(path: Source) -> LoadedImage:
+        """Return the first frame; the others are read when their maps are computed."""
+        return LoadedImage(next(read_frames(str(path))), str(path))
+
+    def movie(path: str, spec: Any) -> Movie:
+        with temporary_folder(out / "video") as part:
+            count = overlay_video(
+                explainer, path, part / "movie", spec.method, spec.target, every=every,
+                batch_size=batch_size, drawing=DrawOptions(**look), **spec.args,
+            )  # fmt: skip
+            return count, [(part / f"movie{end}").read_bytes() for end in (".mp4", ".png")]
+
+    def infer(videos: "Sequence[LoadedImage]") -> list[list[Movie]]:
+        return [[movie(video.name, spec) for spec in maps] for video in videos]
+
+    def draw(video: LoadedImage, movies: list[Movie], files: Sequence[str]) -> Made:
+        counts = {spec.key: count for spec, (count, _) in zip(maps, movies, strict=True)}
+        return Made(
+            {"video": video.name},
+            dict(zip(files, (each for _, own in movies for each in own), strict=True)),
+            rows=[(key, f"{count} frames") for key, count in counts.items()],
+            table=[{"method": key, "frames": count} for key, count in counts.items()],
+            caption=", ".join(counts),
+            thumbnail=thumbnail(read_image(movies[0][1][1]).pixels),
+        )
+
+    endings = [f"{{}}.{spec.key}{end}" for spec in maps for end in (".mp4", ".png")]
+    return Command("overlay", "Overlays", settings, infer, draw, endings, read)

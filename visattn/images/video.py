@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.images.formats import VIDEO_SUFFIXES
+from visattn.images.reader import ImageError
 from visattn.io.safe_text import open_regular_file
 
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat")  # they name other files
 _MAX_PIXELS = 64_000_000  # of a frame, as for images: a few bytes may announce gigabytes
 
 
-class VideoError(ValueError):
+class VideoError(ImageError):
     """A video cannot be read; the message names the video and the reason."""
 
 
