@@ -47,7 +47,7 @@ CASES = [
     ("overlay photos --model timm:test_resnet --model-args nothing", "must be NAME=VALUE"),
     (f"{OVERLAY} --input-size a", "must be N or HEIGHTxWIDTH"),
     (f"{OVERLAY} --class-names captions.txt", "a name for each of 3 classes, got 2"),
-    (f"{OVERLAY} --class-names gone.txt", "gone.txt does not exist"),
+    (f"{OVERLAY} --class-names gone.txt", "gone.txt: No such file"),
     # what is explained
     (f"{OVERLAY} --method gradcan", "got 'gradcan'; did you mean gradcam"),
     (f"{OVERLAY} --method rollout", "rollout does not fit AttentionResNet"),

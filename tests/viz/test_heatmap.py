@@ -105,12 +105,10 @@ def test_inputs_are_not_modified() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"values": np.zeros((5, 7))}, r"\(43, 61\), got \(5, 7\)|Expected type: .*y x"),
         ({"vmin": 1.0}, "vmin must be below vmax, got 1.0 and 1.0"),
         ({"vmax": float("nan")}, "vmin must be below vmax"),
         ({"opacity": 1.1}, "opacity must be between 0 and 1, got 1.1"),
         ({"colormap": "heat"}, "unknown colormap 'heat'"),
-        ({"style": "fog"}, "got 'fog'|Expected type: .*Literal"),
     ],
 )
 def test_invalid_inputs_are_refused(change: dict[str, Any], reason: str) -> None:

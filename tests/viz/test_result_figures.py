@@ -244,12 +244,6 @@ def test_a_segmentation_has_its_tiles_classes_and_gates_from_0_to_1() -> None:
     np.testing.assert_allclose(colors(figure, figure.axes[2], [(45.5, 30.5)]), [drawn], atol=2)
 
 
-def test_wrong_label_maps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
-    with pytest.raises(ValueError, match=r"one per pixel of the image, \(60, 90\)"):
-        draw_labels(PHOTO, np.zeros((30, 20), int))
-
-
 # ---------------------------------------------------------------- answers, statistics, crops
 
 

@@ -14,7 +14,14 @@ from visattn.commands.arguments import File, Numbers, Values, Word
 from visattn.commands.files import DIGEST_LENGTH, file_digest
 from visattn.commands.streams import activity
 from visattn.io.messages import format_names
-from visattn.io.safe_text import parse_json, print_message, short_repr
+from visattn.io.safe_text import (
+    decode_utf8,
+    parse_json,
+    print_message,
+    read_bytes_bounded,
+    reading,
+    short_repr,
+)
 from visattn.models.model_files import bundled_models, find_model
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
@@ -299,33 +306,25 @@ def read_class_names(file: Path) -> "list[str] | dict[str, str]":
         >>> read_class_names(file)
         ['cat', 'dog']
     """
-    if not file.is_file():
-        raise FileNotFoundError(f"--class-names {file} does not exist, or is not a file")
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"--class-names {file} is not UTF-8 text: {error}") from error
-    if text.lstrip()[:1] not in ("[", "{"):
-        names = [name for line in text.splitlines() if (name := line.strip())]
-        if len(names) > 1 and all(_NUMBERED.match(name) for name in names):
+    with reading(file):
+        text = decode_utf8(read_bytes_bounded(file))
+        if text.lstrip()[:1] not in ("[", "{"):
+            names = [name for line in text.splitlines() if (name := line.strip())]
+            if len(names) > 1 and all(_NUMBERED.match(name) for name in names):
+                raise ValueError(
+                    f"it has a number before each name, such as {short_repr(names[0])}: write the "
+                    'names alone, or a JSON object as in {"0": "cat", "1": "dog"}'
+                )
+            return names
+        content = parse_json(text)
+        names = list(content.values()) if isinstance(content, dict) else content
+        numbered = not isinstance(content, dict) or all(key.isdecimal() for key in content)
+        if not numbered or not all(isinstance(name, str) for name in names):
             raise ValueError(
-                f"--class-names {file} has a number before each name, such as "
-                f"{short_repr(names[0])}: write the names alone, or a JSON object as in "
+                "class names are a list, or an object from numbers to names as in "
                 '{"0": "cat", "1": "dog"}'
             )
-        return names
-    try:
-        content = parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"--class-names {file}: {error}") from error
-    names = list(content.values()) if isinstance(content, dict) else content
-    numbered = not isinstance(content, dict) or all(key.isdecimal() for key in content)
-    if not numbered or not all(isinstance(name, str) for name in names):
-        raise ValueError(
-            f"--class-names {file} must be a list of names, or an object from numbers to names as "
-            'in {"0": "cat", "1": "dog"}'
-        )
-    return content
+        return content
 
 
 def weights_origin(weights: str) -> str | dict[str, str]:

@@ -242,11 +242,6 @@ def overlay(
         >>> overlay(image, np.array([[0.0, 1.0]]), style="light")[0, :, 0]
         array([ 80, 200], dtype=uint8)
     """
-    if image.shape[:2] != values.shape:
-        raise ValueError(
-            f"values must be one per pixel of the image, {image.shape[:2]}, "
-            f"got {values.shape}; use AttentionMap.resize_to_image(size)"
-        )
     if not vmin < vmax:
         raise ValueError(f"vmin must be below vmax, got {vmin} and {vmax}")
     if not 0 <= opacity <= 1:

@@ -136,14 +136,8 @@ def placed_on_tensor(attention_map: AttentionMap, rendering: LoadedImage) -> Att
 
 def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
     """Return an array as an attention map."""
-    if isinstance(values, torch.Tensor):
-        array = values.detach().cpu()
-    else:
-        try:
-            array = torch.from_numpy(np.array(values, dtype=np.float64))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"a map must be an array of numbers [y, x]: {error}") from error
-    array = array.to(torch.float32)
+    listed = values if isinstance(values, torch.Tensor) else np.array(values, dtype=np.float64)
+    array = torch.as_tensor(listed).detach().cpu().float()
     if array.ndim != 2 or not array.numel() or not bool(array.isfinite().all()):
         raise ValueError(
             f"a map must be an array [y, x] of finite numbers, got shape {list(array.shape)}"

@@ -70,19 +70,11 @@ def draw_labels(
         opacity: Opacity of the colors, 0 to 1.
         background: Whether class 0 is the background, which is dimmed instead of colored.
 
-    Raises:
-        ValueError: If the sizes differ, or the opacity is out of range.
-
     Example:
         >>> drawn = draw_labels(np.zeros((1, 2, 3), np.uint8), np.array([[0, 1]]), opacity=1.0)
         >>> drawn[0].tolist()
         [[0, 0, 0], [235, 84, 70]]
     """
-    if image.shape[:2] != labels.shape or not 0 <= opacity <= 1:
-        raise ValueError(
-            f"labels must be one per pixel of the image, {image.shape[:2]}, and opacity 0 to 1; "
-            f"got {labels.shape} and {opacity}"
-        )
     colors = class_palette(background=background)[labels]
     alpha = np.full(labels.shape, opacity)
     if background:

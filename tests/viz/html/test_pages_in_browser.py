@@ -404,14 +404,14 @@ def test_cards_are_searched_sorted_and_filtered(
         image = thumbnail(np.full((30, 40, 3), 50 * number, np.uint8))
         entries.append(Card(name, f"{name}.html", f"a dog and {number} cats", image))
     index = write(tmp_path / "index.html", index_page(entries))
-    browser.open(index, width=620)  # two in a row
+    browser.open(index)
     listed, visited = browser.value(LEFT), []
     assert listed[-2:] == ["photo 9", "photo 10"]
-    for key in ("ArrowDown", "ArrowRight", "ArrowDown", "ArrowLeft", "End", "ArrowUp", "Home"):
+    for key in ("ArrowRight", "ArrowRight", "End", "ArrowLeft", "Home"):
         browser.press(key)
         visited.append(browser.value("document.activeElement.querySelector('.name').textContent"))
-    assert visited == [listed[i] for i in (0, 1, 3, 2, 5, 3, 0)]
-    browser.press("ArrowUp")
+    assert visited == [listed[i] for i in (0, 1, 5, 4, 0)]
+    browser.press("/")
     assert browser.value("document.activeElement.id") == "filter"
     browser.press(*"DOG 1")
     assert browser.value(LEFT) == ["50 % #1?.jpg", NAMES[1], "photo 10"]
@@ -421,7 +421,7 @@ def test_cards_are_searched_sorted_and_filtered(
     assert browser.value("typeof pwned") == "undefined"
     for number, name in enumerate(NAMES):  # links work for any file name
         browser.open(index)
-        browser.press("/", *name, "ArrowDown", "Enter")
+        browser.press("/", *name, "Tab", "Enter")
         browser.wait(f"document.title === '{number}' && document.readyState === 'complete'")
 
 

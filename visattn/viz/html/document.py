@@ -5,7 +5,6 @@ import hashlib
 import html
 import io
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,14 +15,11 @@ from urllib.parse import quote
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageFile
+from PIL import Image
 
 from visattn.geometry.affine import Geometry
 from visattn.viz.heatmap import PAGE_STYLES, DrawOptions, page_tables, resize_image
 from visattn.viz.text import join_notes, sanitize_text
-
-_BYTES_PER_PIXEL = 4  # upper bound for a JPEG; black-and-white noise takes 2.4
-_ENCODING = threading.Lock()
 
 
 def render_page(
@@ -116,8 +112,9 @@ def image_data_url(
     size = (max(1, round(height * share)), max(1, round(width * share)))
     # No chroma subsampling for small images, which the page enlarges.
     sampling = 2 if share < 1 or max(size) > 640 else 0
-    content = _jpeg(Image.fromarray(resize_image(image, size)), quality, sampling)
-    return "data:image/jpeg;base64," + base64.b64encode(content).decode(), size
+    content, shown = io.BytesIO(), Image.fromarray(resize_image(image, size))
+    shown.save(content, "jpeg", quality=quality, subsampling=sampling)
+    return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode(), size
 
 
 def path_url(path: str) -> str:
@@ -133,23 +130,6 @@ def path_url(path: str) -> str:
         ('./sub%20%231/50%20%25.html', './../index.html')
     """
     return "./" + quote(path, errors="replace")
-
-
-def _jpeg(image: Image.Image, quality: int, sampling: int) -> bytes:
-    """Return an image as a JPEG with optimized Huffman tables.
-
-    These need a buffer for the whole file. Pillow allocates one byte per pixel, which is too small
-    for noise, so the buffer size is raised meanwhile; it does not affect the output.
-    """
-    buffer = io.BytesIO()
-    with _ENCODING:  # MAXBLOCK is a global of Pillow
-        default = ImageFile.MAXBLOCK
-        ImageFile.MAXBLOCK = max(default, _BYTES_PER_PIXEL * image.width * image.height)
-        try:
-            image.save(buffer, "jpeg", quality=quality, optimize=True, subsampling=sampling)
-        finally:
-            ImageFile.MAXBLOCK = default
-    return buffer.getvalue()
 
 
 @cache

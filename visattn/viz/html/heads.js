@@ -79,15 +79,6 @@ function boxOf([row, column], layer) {
   return [left, top, right, bottom];
 }
 
-/** How far from the asking cell attention lies on average, in cells. */
-function reach(map, layer, query) {
-  if (query.x === undefined || String(layer.grid) !== String(layer.keys)) return null;
-  const [row, column] = cellOf(layer, query), columns = layer.keys[1];
-  const weighted = (weight) => map.reduce((sum, value, cell) => sum + value * weight(cell), 0);
-  const far = weighted((cell) => Math.hypot(Math.floor(cell / columns) - row, (cell % columns) - column));
-  return far / weighted(() => 1);
-}
-
 /** The wall of tiles, a row for each layer and a tile for each head and their mean, and the query that asks. */
 class Heads {
   constructor() {
@@ -214,11 +205,8 @@ class Heads {
     const [top, greatest] = this.tops[number], name = layer.heads[head];
     const known = this.choices.find(({ query }) => query === this.query);
     const asked = !known ? "this patch" : known.query.role === undefined ? known.name : `the ${known.name}`;
-    const sum = values.reduce((all, value) => all + value, 0), far = reach(values, layer, this.query);
-    const facts = [
-      layer.before && { name: "On the image", text: percent(Math.min(1, sum)), share: sum },
-      far !== null && { name: "Mean distance", text: `${far.toFixed(1)} cells` },
-    ].filter(Boolean);
+    const sum = values.reduce((all, value) => all + value, 0);
+    const facts = layer.before ? [{ name: "On the image", text: percent(Math.min(1, sum)), share: sum }] : [];
     return { title: `Layer ${layer.number}, ${name === undefined ? "mean of all heads" : `head ${name}`}`,
       which: `query: ${asked} \u00b7 ${layer.site}`, values, grid, geometry, scale: [0, top], range: [0, greatest],
       unit: "attention per cell", even: 1 / cells, signed: false, facts, about: null, outlines: [], weights: [],

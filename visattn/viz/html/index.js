@@ -28,27 +28,14 @@ function update() {
   history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
 }
 
-/** Where a key leads from a card; null if it leads nowhere. */
-function reached(key, links, from) {
-  const tops = links.map((link) => link.parentElement.offsetTop), row = tops.filter((top) => top === tops[0]).length;
-  return { ArrowRight: from + 1, ArrowLeft: from - 1, ArrowDown: from < 0 ? 0 : from + row,
-    ArrowUp: from - row, Home: 0, End: links.length - 1 }[key] ?? null;
-}
-
+/** Arrow keys go from card to card, a slash to the search. */
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.altKey || event.metaKey) return;
-  const typing = document.activeElement === filter;
-  if (event.key === "/" && !typing) {
-    event.preventDefault();
-    return filter.focus();
-  }
-  if (event.key === "Escape" && typing && !filter.value) return filter.blur();
-  if (document.activeElement.matches("input, select") && !(typing && event.key === "ArrowDown")) return;
-  const links = shown(), to = reached(event.key, links, links.indexOf(document.activeElement));
-  if (!links.length || to === null) return;
+  if (event.ctrlKey || event.altKey || event.metaKey || document.activeElement.matches("input, select")) return;
+  const links = shown(), from = links.indexOf(document.activeElement);
+  const to = { "/": filter, ArrowRight: links[from + 1], ArrowLeft: links[from - 1], Home: links[0], End: links.at(-1) }[event.key];
+  if (!to) return;
   event.preventDefault();
-  if (event.key === "ArrowUp" && to < 0) return filter.focus();
-  links[Math.min(Math.max(to, 0), links.length - 1)].focus();
+  to.focus();
 });
 
 $("sort").append(...sorts.map((name) => new Option(`sort by ${name}`.replace("by wrong", "wrong"), name)));

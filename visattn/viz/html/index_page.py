@@ -80,7 +80,7 @@ def thumbnail(image: UInt8[np.ndarray, "y x 3"]) -> str:
     """
     # By whole steps first: half of the work, which no eye sees at this size.
     reduced = Image.fromarray(image).reduce(max(1, max(image.shape) // _THUMBNAIL))
-    return image_data_url(np.asarray(reduced), longest=_THUMBNAIL, quality=72)[0]
+    return image_data_url(np.asarray(reduced), longest=_THUMBNAIL, quality=64)[0]
 
 
 def _index_card(entry: Card) -> str:

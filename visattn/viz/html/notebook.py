@@ -1,11 +1,9 @@
 """What notebooks show of results: maps as a picture, a caption as HTML without scripts."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float, UInt8
 
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
@@ -25,73 +23,51 @@ _STYLE = (
 )
 
 
-def caption_element(
-    image: UInt8[np.ndarray, "y x 3"],
-    words: Sequence[str],
-    maps: Float[np.ndarray, "t y x"],
-    *,
-    vmax: float,
-    quantity: str = "attention",
-    spaces: Sequence[bool] = (),
-) -> str:
-    """Return a caption as an HTML element; its map appears while the mouse is over a word.
+def notebook_caption(caption: Caption) -> str | None:
+    """Return the photo and the words for notebooks; hovering over a word shows its map.
 
     Args:
-        image: RGB, as large as it is shown.
-        words: Words of the caption.
-        maps: The map of each word, on the pixels of the image; NaN outside of the input.
-        vmax: Value at the upper end of the color scale.
-        quantity: What the values are, written beside the color scale below the words.
-        spaces: Whether a space stands before each word; () if one does before all.
+        caption: A caption; without its photo or without words nothing is shown.
 
     Example:
-        >>> photo = np.zeros((4, 6, 3), np.uint8)
-        >>> html = caption_element(photo, ["dog"], np.ones((1, 4, 6)), vmax=1)
+        >>> import torch
+        >>> from visattn import AttentionMap, Geometry
+        >>> maps = AttentionMap(torch.ones(1, 2, 2), "x", "words", Geometry.identity((4, 6)))
+        >>> said = Caption(("dog",), (-0.1,), (1.0,), maps, -0.1, True)
+        >>> html = notebook_caption(replace(said, thumbnail=np.zeros((4, 6, 3), np.uint8)))
         >>> html.count("<img"), "<script" in html
         (3, False)
     """
+    image, words = caption.thumbnail, caption.words
+    if image is None or not words:
+        return None
+    maps = caption.maps.resize_to_image(image.shape[:2], smooth=caption.smooth).numpy()
+    top = caption.maps.display_range()[1]
     name = "va" + hashlib.sha256(image.tobytes() + " ".join(words).encode()).hexdigest()[:12]
-    shown = [image, *(overlay(image, values, vmax=vmax) for values in maps)]
+    shown = [image, *(overlay(image, values, vmax=top) for values in maps)]
     images = "".join(
         f'<img class="m{index}" src="{image_data_url(pixels, longest=640, quality=80)[0]}" alt="">'
         for index, pixels in enumerate(shown)
     )
+    spaces = (False, *(caption.spaces or (True,) * len(words))[1:])
     spans = "".join(
         f'{" " * space}<span class="w{index}" tabindex="0">{escape_text(word)}</span>'
-        for index, (space, word) in enumerate(
-            zip((False, *(spaces or (True,) * len(words))[1:]), words, strict=True), 1
-        )
+        for index, (space, word) in enumerate(zip(spaces, words, strict=True), 1)
     )
     rules = "".join(
         f"#{name}:has(.w{index}:hover) .m{index},#{name}:has(.w{index}:focus) .m{index}"
         "{visibility:visible!important}"
         for index in range(1, len(words) + 1)
     )
-    style = _STYLE.format(id=name)
-    ramp = np.linspace(0, vmax, 240)[None].repeat(10, 0)
-    bar = overlay(np.full((*ramp.shape, 3), 150, np.uint8), ramp, vmax=vmax)
+    ramp = np.linspace(0, top, 240)[None].repeat(10, 0)
+    bar = overlay(np.full((*ramp.shape, 3), 150, np.uint8), ramp, vmax=top)
     address = image_data_url(bar, longest=240, quality=95)[0]
     scale = (
-        f'<p>0 <img src="{address}" alt="colors" style="display:inline"> {vmax:.2g} {quantity}</p>'
+        f'<p>0 <img src="{address}" alt="colors" style="display:inline"> {top:.2g} '
+        f"{caption.quantity}</p>"
     )
     body = f"<div>{images}</div><p>{spans}</p>{scale}"
-    return f'<div id="{name}"><style>{style}{rules}</style>{body}</div>'
-
-
-def notebook_caption(caption: Caption) -> str | None:
-    """Return the photo and the words for notebooks; hovering a word shows its map.
-
-    Args:
-        caption: A caption; without its photo or without words nothing is shown.
-    """
-    if caption.thumbnail is None or not caption.words:
-        return None
-    maps = caption.maps.resize_to_image(caption.thumbnail.shape[:2], smooth=caption.smooth)
-    top = caption.maps.display_range()[1]
-    return caption_element(
-        caption.thumbnail, caption.words, maps.numpy(), vmax=top, quantity=caption.quantity,
-        spaces=caption.spaces,
-    )  # fmt: skip
+    return f'<div id="{name}"><style>{_STYLE.format(id=name)}{rules}</style>{body}</div>'
 
 
 def notebook_map(attention_map: AttentionMap) -> bytes | None:
