@@ -152,7 +152,7 @@ def test_block_on_a_panorama_is_found_on_the_photo() -> None:
     model = bias_free(captioner("soft", CellColors()))
     photo = np.zeros((72, 400, 3), np.uint8)
     photo[24:48, 188:212] = 200  # the middle cell of the central crop, 120 pixels wide
-    for method in ("word_gradient_attention", "word_relevance", "word_occlusion"):
+    for method in ("gradient_attention", "relevance", "occlusion"):
         [maps] = visattn.explain(model, photo, method, max_length=5)
         total = maps.values.sum(0)
         if float(total.max()):
@@ -164,7 +164,9 @@ def test_layers_and_heads_are_a_number_or_a_list() -> None:
     model = captioner("transformer", SmallEncoder((24, 40), channels=8))
     photo = np.random.default_rng(4).integers(0, 256, (31, 53, 3), dtype=np.uint8)
     made = [
-        visattn.explain(model, photo, "words", layers=layers, heads=heads, max_length=3)[0].values
+        visattn.explain(model, photo, "attention", layers=layers, heads=heads, max_length=3)[
+            0
+        ].values
         for layers, heads in ((0, 2), ([0], [2]), (0, None))
     ]
     assert torch.equal(made[0], made[1])
@@ -227,9 +229,9 @@ def test_explain_heeds_the_batch_size_and_empty_maps_of_words(
         return encode(images)
 
     monkeypatch.setattr(model.encoder, "forward", counted)
-    maps = visattn.explain(model, photos, "words", batch_size=2)
+    maps = visattn.explain(model, photos, "attention", batch_size=2)
     assert sizes == [2, 1]
     monkeypatch.setattr("visattn.pipelines.caption_words.word_attributions", lambda *_, **__: zeros)
     zeros = torch.zeros(len(maps[0]), 15)
-    kept = visattn.explain(model, photos, "word_gradcam")
+    kept = visattn.explain(model, photos, "gradcam")
     assert [each.info.empty for each in kept] == ["the map is zero everywhere"] * 3

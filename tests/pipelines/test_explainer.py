@@ -3,7 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.loaded import Loaded, mark
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit import VisionTransformer
-from visattn.pipelines.explainer import WORD_METHODS, explain, methods_for
-from visattn.results.kinds import SPECIAL_TOKENS
+from visattn.pipelines.explainer import explain, methods_for
+from visattn.results.kinds import SPECIAL_TOKENS, WordMethod
 
 CLASSES = ("cat", "dog", "cow")
 QUICK: dict[str, dict[str, Any]] = {
@@ -93,8 +93,7 @@ def test_metadata_describes_target_and_score() -> None:
 
 def test_captioners_have_one_map_per_word() -> None:
     model = captioner()
-    assert methods_for(model) == list(WORD_METHODS)
-    assert {"words", "word_gradcam", "word_relevance", "word_occlusion"} <= set(WORD_METHODS)
+    assert methods_for(model) == list(get_args(WordMethod))
     [expected] = va.caption(model, photo(), max_length=3)
     for name in methods_for(model):
         [heatmap] = explain(model, photo(), name, max_length=3)
@@ -133,7 +132,7 @@ def test_loaded_models_bring_their_preprocessing_and_class_names(tmp_path: Any) 
     loaded = va.load(tmp_path / "captioner.safetensors")
     [caption] = va.caption(loaded, photo, max_length=2)
     assert caption.text == va.caption(captioner, photo, max_length=2)[0].text
-    assert len(va.explain(loaded, photo, "words", max_length=2)) == 1
+    assert len(va.explain(loaded, photo, "attention", max_length=2)) == 1
     network = timm.create_model("resnet10t", num_classes=2).eval()
     [heatmap] = va.explain(
         mark(network, Loaded(class_names=("a", "b"))), photo, "input_gradient", "b"

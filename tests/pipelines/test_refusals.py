@@ -108,14 +108,14 @@ CASES: list[tuple[Callable[[], object], str]] = [
     # methods, arguments and targets
     (explained(cnn, "gradcan"), r"got 'gradcan'; did you mean .*gradcam"),
     (explained(cnn, "rollout"), r"rollout does not fit .*; supported methods: gradcam, "),
-    (explained(cnn, "words"), "words does not fit a AttentionResNet"),
+    (explained(cnn, "glimpses"), "glimpses does not fit a AttentionResNet"),
     (explained(cnn, "gradcam", leyer=2), "has no argument 'leyer'; it takes layers=-1"),
     (explained(cnn, ["gradcam", "occlusion"], strid=3), "gradcam has no argument 'strid'"),
     (explained(cnn, "gradcam", 3), "target must be a class index, 0 to 2; got 3"),
     *((explained(cnn, "gradcam", wrong), "must be a list of classes")
       for wrong in ([], [["dog"], 2], [[]], [["dog"], ["cat"]])),
-    (explained(captioner, "rollout"), "rollout does not fit a ShowAttendTell; .*methods: words"),
-    (explained(captioner, "words", 3), OWN),
+    (explained(captioner, "rollout"), "does not fit a ShowAttendTell; .*methods: attention"),
+    (explained(captioner, "attention", 3), OWN),
     *((explained(ram, "glimpses", **each), OWN) for each in (
         {"processor": processor()}, {"transform": STEPS}, {"input_size": 24},
         {"class_names": ["a", "b"]})),
@@ -169,9 +169,9 @@ CASES: list[tuple[Callable[[], object], str]] = [
      "takes 4 channels"),
     (explained(resnet_of_6_channels, "gradcam", input_size=32), "takes 6 channels"),
     # words and captions
-    (explained(captioner, "word_relevance", heads=[0]), "use attention or gradient_attention"),
-    (explained(captioner, "words", heads=[3], max_length=2), "heads"),
-    (explained(sampling, "word_relevance", max_length=2), 'set its places to "argmax"'),
+    (explained(captioner, "relevance", heads=[0]), "use attention or gradient_attention"),
+    (explained(captioner, "attention", heads=[3], max_length=2), "heads"),
+    (explained(sampling, "relevance", max_length=2), 'set its places to "argmax"'),
     (lambda: va.caption(captioner(()), PHOTO), "no caption of these lengths is possible"),
     (lambda: va.caption(damaged_captioner(), PHOTO), "NaN"),
     # questions, boxes, glimpses, layers

@@ -268,7 +268,7 @@ def test_a_module_without_forward_gives_its_network() -> None:
 
 def test_a_config_can_name_it() -> None:
     Image.fromarray(PHOTO).save("photo.png")
-    logger = of("AttentionLogger", images="photo.png", method="words", every_n_steps=1)
+    logger = of("AttentionLogger", images="photo.png", method="attention", every_n_steps=1)
     Path("config.yaml").write_text(tiny_run(logger))
     assert main(["fit", "--config", "config.yaml", "--run", "run"]) == 0
     assert drawn(Path("run")) == [0, 1, 2]

@@ -48,12 +48,6 @@ from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 from visattn.results.kinds import WordMethod
 
-WORD_METHODS: dict[str, WordMethod] = {
-    "words" if each == "attention" else f"word_{each}": each for each in get_args(WordMethod)
-}
-"""Names of the methods for the words of captioners, by those of `caption`."""
-SEQUENCE_METHODS = (*WORD_METHODS, "glimpses")
-"""Names of the methods with several maps per image."""
 Targets = int | str | Target | DenseTarget | Sequence[Any] | Tensor | None
 """What `explain` takes: a target of all images, a list of them, or a list for each image."""
 
@@ -80,8 +74,8 @@ def explain(
     lists the methods that fit. Its training mode, gradients and the random state are restored.
     With lists, images are prepared once.
 
-    Captioners have the methods `words` (attention of each word) and `word_gradcam`, glimpse models
-    also `glimpses`; these return one map per word or glimpse.
+    Captioners have the methods of `visattn.caption`, and glimpse models `glimpses`, too; these
+    return one map per word or glimpse.
 
     Args:
         model: Model to explain.
@@ -246,8 +240,9 @@ class Explainer:
         self._subjects: dict[Any, Subject] = {}
         # By what it has, so that the models of visattn are not imported to explain others.
         self._own = ["glimpses"] if hasattr(self.model, "glimpse_net") else []
-        if hasattr(self.model, "teacher_force"):
-            self._own = list(WORD_METHODS)
+        self._captions = hasattr(self.model, "teacher_force")
+        if self._captions:
+            self._own = list(get_args(WordMethod))
 
     def analyze(self, batch: PreparedImages | None = None) -> Subject:
         """Return the model with its metadata, at the size of prepared images if there are any.
@@ -317,7 +312,7 @@ class Explainer:
         Args:
             target: What will be explained, as for `explain`.
         """
-        if "words" in self._own:
+        if self._captions:
             return self._own
         return [*self._own, *supported_methods(self.analyze(), target)]
 
@@ -335,13 +330,14 @@ class Explainer:
         Raises:
             ValueError: If there is no such method, or it is one of other models.
         """
-        name = find_name(method, (*METHODS, *SEQUENCE_METHODS))
-        if name not in self._own and ("words" in self._own or name in SEQUENCE_METHODS):
+        known = self._own if self._captions else [*METHODS, *self._own]
+        name = find_name(method, known)
+        if name not in known and (self._captions or name == "glimpses"):
             raise ValueError(
                 f"{name} does not fit a {type(self.model).__name__}; supported methods: "
                 f"{', '.join(self.methods())}"
             )
-        return name if name in self._own or name in METHODS else get_method(name).name
+        return name if name in known else get_method(name).name
 
     def _checked(
         self,
@@ -428,7 +424,7 @@ class Explainer:
             if dense or (len(listed) > 1 and not self.analyze(first).independent):
                 step = 1
         # With several methods an argument is of those that have it, and an unknown one of all.
-        known = {n: METHODS[n].default_kwargs if n in METHODS else method_args for n in names}
+        known = {n: method_args if n in own else METHODS[n].default_kwargs for n in names}
         arguments = {
             name: {
                 key: value
@@ -533,10 +529,10 @@ class Explainer:
         options = dict(method_args)
         if self._preprocessing.resize_mode is not None:
             options["resize_mode"] = self._preprocessing.resize_mode
-        if method in WORD_METHODS:
+        if self._captions:
             from visattn.pipelines.captioning import caption  # slow to import
 
-            options |= {"method": WORD_METHODS[method], "batch_size": batch_size}
+            options |= {"method": method, "batch_size": batch_size}
             captions = caption(self.model, images, **options)
             said = (MapInfo(score=each.score, more={"caption": each.text}) for each in captions)
             pairs = zip(captions, said, strict=True)
