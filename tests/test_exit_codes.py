@@ -138,7 +138,7 @@ def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(images, "map_in_threads", one_by_one)
     patch.setattr(loop, "map_in_threads", one_by_one)
-    patch.setattr(Scenes, "image", interrupted(Scenes.image))
+    patch.setattr(Scenes, "__getitem__", interrupted(Scenes.__getitem__))
 
 
 def interrupted(whole: Callable[..., Any]) -> Callable[..., Any]:
