@@ -51,7 +51,7 @@ def run_cli(argv: Sequence[str]) -> int:
     try:
         TrainingCLI(
             Task, DataModule, subclass_mode_model=True, subclass_mode_data=True,
-            auto_configure_optimizers=False, seed_everything_default=42, parser_class=Parser,
+            auto_configure_optimizers=False, seed_everything_default=_SEED, parser_class=Parser,
             parser_kwargs={"prog": "visattn"},
         )  # fmt: skip
     except SIGTERMException:  # its exit code would be that of success
@@ -71,6 +71,7 @@ def run_cli(argv: Sequence[str]) -> int:
     return 0
 
 
+_SEED = 42
 _DRY = "one batch of each split was processed, nothing is written"
 
 
@@ -109,6 +110,10 @@ class TrainingCLI(LightningCLI):
         checkpoint = config.get("ckpt_path")
         if self.subcommand == "fit":
             self._choose_run(config, checkpoint)
+            arguments = config.data.get("init_args") or {}
+            # Another seed than the default is that of the data, too, unless these have their own.
+            if config.seed_everything not in (_SEED, True, False) and arguments.get("seed") == 0:
+                arguments["seed"] = config.seed_everything
         else:
             self.save_config_callback = None
             read_checkpoint(checkpoint)  # raises a one-line error if it is damaged

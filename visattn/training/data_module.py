@@ -74,7 +74,8 @@ class DataModule(LightningDataModule, ABC):
         num_workers: Worker processes that load batches; 0 loads them in this process. By default
             as many as there are cores but one, up to 16; none for fewer than 1,000 images.
         seed: Seed of the order of the training images, of their augmentation, and of what the
-            source draws, unless that has a seed of its own.
+            source draws, unless that has a seed of its own. On the command line, by default that of
+            a given `--seed_everything`.
         resize_mode: How a photo is resized to the input of the network: `crop` takes the center
             crop, `pad` adds margins, `squash` ignores the aspect ratio. By default `pad` for masks
             and boxes, `squash` for questions, else `crop`.
