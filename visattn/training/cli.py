@@ -110,10 +110,10 @@ class TrainingCLI(LightningCLI):
         checkpoint = config.get("ckpt_path")
         if self.subcommand == "fit":
             self._choose_run(config, checkpoint)
-            arguments = config.data.get("init_args") or {}
+            data, seed = config.data.get("init_args") or {}, config.seed_everything
             # Another seed than the default is that of the data, too, unless these have their own.
-            if config.seed_everything not in (_SEED, True, False) and arguments.get("seed") == 0:
-                arguments["seed"] = config.seed_everything
+            if not isinstance(seed, bool) and seed != _SEED and data.get("seed") == 0:
+                data["seed"] = seed
         else:
             self.save_config_callback = None
             read_checkpoint(checkpoint)  # raises a one-line error if it is damaged

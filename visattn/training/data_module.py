@@ -286,10 +286,13 @@ class DataModule(LightningDataModule, ABC):
         Raises:
             ValueError: If a split has no targets, classes that training lacks, or photos of it.
         """
-        yield from getattr(self.source, "notes", ())
         known: Counter[str] = Counter()
-        for split in ("train", "validation"):
-            samples = self.samples(split)
+        splits: dict[Split, Sequence[Any]] = {
+            "train": self.samples("train"),
+            "validation": self.samples("validation"),
+        }
+        yield from getattr(self.source, "notes", ())  # of how it made them
+        for split, samples in splits.items():
             if (found := self.count_targets(split) if len(samples) else None) is None:
                 yield f"{split}: {len(samples):,} samples"
                 continue
