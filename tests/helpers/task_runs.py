@@ -28,6 +28,15 @@ QUIET = {
 RANDOM = {"mixup", "cutmix", "drop_path_rate", "dropout", "feature_dropout"}
 
 
+def small_trainer(folder: Path, *callbacks: Callback, **options: Any) -> Trainer:
+    """Return a trainer of one epoch without logs and checkpoints."""
+    quiet = {**QUIET, "max_epochs": 1, "logger": False, "enable_checkpointing": False}
+    return Trainer(
+        default_root_dir=folder, callbacks=list(callbacks), use_distributed_sampler=False,
+        **{**quiet, **options},
+    )  # fmt: skip
+
+
 def of(name: str, /, **arguments: Any) -> dict[str, Any]:
     """Return the config of a class."""
     return {"class_path": name, "init_args": arguments}

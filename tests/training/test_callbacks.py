@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning import LightningModule, Trainer
+from lightning import LightningModule
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
-from task_runs import of, tiny_run
+from task_runs import of, small_trainer, tiny_run
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -78,16 +78,6 @@ class Falling(Task):
         return torch.optim.SGD(self.parameters(), lr=1.0)
 
 
-def trained(task: LightningModule, batches: Any, folder: Path, **options: Any) -> Trainer:
-    trainer = Trainer(
-        accelerator="cpu", default_root_dir=folder, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        **{"max_epochs": 1, "logger": False, **options},
-    )  # fmt: skip
-    trainer.fit(task, batches, batches)
-    return trainer
-
-
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 class TestTrainings:
     @pytest.mark.parametrize("first", [False, True])
@@ -101,10 +91,10 @@ class TestTrainings:
 
         task, callbacks = Falling(), [Panels(), EMA(0.998)]
         start = task.model.get_parameter("weight").item()
-        trained(
-            task, DataLoader(torch.ones(3)), tmp_path, max_epochs=2, log_every_n_steps=1,  # type: ignore[arg-type]
-            logger=TensorBoardLogger(tmp_path), callbacks=callbacks[::-1] if first else callbacks,
-        )  # fmt: skip
+        batches: Any = DataLoader(torch.ones(3))  # type: ignore[arg-type]
+        board = TensorBoardLogger(tmp_path)
+        ordered = callbacks[::-1] if first else callbacks
+        small_trainer(tmp_path, *ordered, max_epochs=2, logger=board).fit(task, batches, batches)
         assert len(drawn) == 2  # once in each validation
         assert drawn[-1] == task.model.get_parameter("weight").item()  # left averaged
         assert drawn[-1] - (start - 6) > 0.05
@@ -121,10 +111,12 @@ class TestTrainings:
                  (Steep(), 1.0, 1, "0"))  # fmt: skip
         for task, value, accumulated, loss in cases:
             batches: Any = torch.tensor([1.0, 2.0, value, 1.0])
-            options = {"callbacks": [StopAtNonFinite()], "accumulate_grad_batches": accumulated}
+            trainer = small_trainer(
+                tmp_path, StopAtNonFinite(), accumulate_grad_batches=accumulated
+            )
             message = rf"the gradients of step . are not finite \(loss {loss}\); the checkpoints"
             with pytest.raises(FloatingPointError, match=message):
-                trained(task, DataLoader(batches), tmp_path, **options)
+                trainer.fit(task, DataLoader(batches), DataLoader(batches))
             assert task.model.get_parameter("weight").isfinite().all()
 
 
@@ -203,7 +195,7 @@ def followed(folder: Path, method: str = "gradcam", **options: Any) -> Foreign:
     maps = {key: options.pop(key) for key in ("every_n_steps", "module") if key in options}
     callback = AttentionLogger(PHOTO, method, input_size=32, **maps)
     loader = DataLoader(TensorDataset(images, torch.arange(4) % 2), batch_size=2)
-    trained(module, loader, folder, callbacks=[callback], log_every_n_steps=1, **options)
+    small_trainer(folder, callback, **options).fit(module, loader, loader)
     return module
 
 

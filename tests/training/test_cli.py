@@ -17,11 +17,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from visattn.cli import main
-from visattn.data.scenes.dataset import Scenes
-from visattn.models.config import model_config
 from visattn.models.saving import load
-from visattn.pipelines.captioning import caption
-from visattn.training.cli import latest_run_dir, next_run_dir
 from visattn.training.command import find_config, with_configs, with_run
 
 Capsys = pytest.CaptureFixture[str]
@@ -58,23 +54,6 @@ def test_a_run_leaves_config_checkpoints_logs_and_record(run: Path) -> None:
     record = json.loads((run / "run.json").read_text())
     assert (record["config"], record["seed"], record["fit"]["steps"]) == ("tiny", 42, 2)
     assert record["fit"]["best"] == {"val/caption_accuracy": 0.0}
-
-
-def test_export_then_load_then_caption(run: Path, tmp_path: Path, capsys: Capsys) -> None:
-    checkpoint, file = run / "checkpoints" / "best.ckpt", tmp_path / "m.safetensors"
-    assert main(["export", str(checkpoint), "--out", str(file)]) == 0
-    model: Any = load(file)
-    trained = load(checkpoint)
-    assert model_config(model) == model_config(trained)
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, trained.state_dict()[name])
-    pixels = Scenes(3, size=24, split="validation")[0].image.permute(1, 2, 0).numpy()
-    (said,) = caption(model, pixels)
-    Image.fromarray(pixels).save(tmp_path / "scene.png")
-    capsys.readouterr()
-    out = ["--out", str(tmp_path / "out")]
-    assert main(["caption", str(tmp_path / "scene.png"), "--model", str(file), *out]) == 0
-    assert capsys.readouterr().out == f"scene\t{said.text}\n"
 
 
 @pytest.fixture
@@ -154,14 +133,6 @@ def test_ckpt_path_last_resumes_or_starts_a_run_with_the_options_of_today(
     assert [path.name for path in folder.parent.iterdir()] == ["1"]
     record = json.loads((folder / "run.json").read_text())
     assert (record["fit"]["sessions"], record["fit"]["steps"]) == (2, 2)
-
-
-def test_no_run_gets_the_folder_of_another(tmp_path: Path) -> None:
-    assert next_run_dir("a", tmp_path) == latest_run_dir("a", tmp_path) == tmp_path / "a" / "1"
-    for name in ("1", "2", "10", "notes"):
-        (tmp_path / "a" / name).mkdir(parents=True)
-    assert next_run_dir("a", tmp_path).name == "11"
-    assert latest_run_dir("a", tmp_path).name == "10"
 
 
 def test_a_run_starts_from_the_weights_of_another(tiny: Path, copy: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from lightning import Trainer
+from task_runs import small_trainer
 from torch import nn
 
 from visattn.cli import main
@@ -61,14 +61,6 @@ def data(**options: Any) -> ClassificationData:
     return ClassificationData(SingleObjects(8, 5, 7, image_size=32), batch_size=4, **options)
 
 
-def trainer(folder: Path, **options: Any) -> Trainer:
-    return Trainer(
-        accelerator="cpu", default_root_dir=folder, logger=False, enable_checkpointing=False,
-        use_distributed_sampler=False, num_sanity_val_steps=0, enable_progress_bar=False,
-        enable_model_summary=False, **{"max_epochs": 1, "limit_val_batches": 0, **options},
-    )  # fmt: skip
-
-
 @pytest.mark.usefixtures("turns")
 def test_the_task_of_the_guide_is_trained_validated_and_tested() -> None:
     """Two epochs, so that scores of the first would show in the second without a reset."""
@@ -91,7 +83,7 @@ def test_the_second_test_set_has_scores_and_notes_of_its_own(turns: Any, tmp_pat
     samples.test_splits = ("test", "test")
     task: Task = turns.TurnTask(samples.data_info)
     turns.TurnScores.notes = lambda _, split: {f"{split}_seen": 1.0}
-    first, second = trainer(tmp_path).test(task, samples, verbose=False)
+    first, second = small_trainer(tmp_path).test(task, samples, verbose=False)
     assert first["test/loss"] == second["novel/loss"]
     assert task.notes == {"test_seen": 1.0, "novel_seen": 1.0}
 
@@ -111,13 +103,13 @@ def test_the_optimizer_is_that_of_the_config(turns: Any, tmp_path: Path) -> None
 
     task = Watched(data().data_info, width=4)
     task.optim = OptimConfig(fused, lr_mults={"head": 2.0})
-    options = {"max_epochs": 2, "gradient_clip_val": 1e-3, "precision": "bf16-mixed"}
-    trainer(tmp_path, **options).fit(task, data())
-    assert norms == pytest.approx([1e-3] * 3, rel=1e-2)
+    options = {"limit_val_batches": 0, "gradient_clip_val": 1e-3, "precision": "bf16-mixed"}
+    small_trainer(tmp_path, **options).fit(task, data())
+    assert norms == pytest.approx([1e-3], rel=1e-2)
     groups = task.trainer.optimizers[0].param_groups
     assert {group["initial_lr"] for group in groups} == {1e-3, 2e-3}
     default = turns.TurnTask(data().data_info, width=4)
-    trainer(tmp_path).fit(default, data())
+    small_trainer(tmp_path, max_steps=1, limit_val_batches=0).fit(default, data())
     assert type(default.trainer.optimizers[0]) is torch.optim.AdamW
 
 
@@ -125,11 +117,11 @@ def test_a_task_knows_the_data_of_its_trainer_only(turns: Any, tmp_path: Path) -
     task, first, second = turns.TurnTask({}, width=4), data(), data()
     connect(task, first)
     assert (task.data, first.input_spec) == (first, task.input_spec)
-    runner = trainer(tmp_path, limit_val_batches=1)
+    runner = small_trainer(tmp_path, limit_val_batches=1)
     runner.validate(task, second, verbose=False)
     assert task.data is second
     assert second.input_spec is not None
-    runner = trainer(tmp_path, limit_val_batches=1)
+    runner = small_trainer(tmp_path, limit_val_batches=1)
     runner.validate(task, second.val_dataloader(), verbose=False)
     assert task.data is None
 

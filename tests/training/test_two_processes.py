@@ -5,7 +5,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -15,49 +15,15 @@ from task_runs import LOG, write_runs
 from visattn.training.checkpoint import read_checkpoint
 from visattn.training.command import main
 
-# CIDEr-D warns about small sets of images; SCST trains in eval mode, without dropout.
+# CIDEr-D warns about small sets of images; encoders are frozen.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning"),
     pytest.mark.filterwarnings("ignore:Found .* in eval mode"),
 ]
+TRAINED = ("classes", "captions", "critical", "glimpses", "hard", "questions", "shapes")
 BATCHES = {"critical": 4, "glimpses": 8}  # of one process; 6 for all others
-
-
-class TrainedTasks(NamedTuple):
-    """Tasks that ran on one process (folder `single`) and on two (folder `two`)."""
-
-    folder: Path
-    trained: tuple[str, ...]
-    """Tasks that were trained on one process and on two."""
-    scored: tuple[tuple[str, str], ...]
-    """Tasks and commands: trained on one process, scored on one and on two."""
-
-    def diaries(self, name: str) -> list[dict[str, Any]]:
-        """Return the training log of the single process, then those of the two."""
-        paths = [*sorted(self.folder.glob(f"single/{name}/diary/*.json"))]
-        paths += sorted(self.folder.glob(f"two/{name}/diary/*.json"))
-        return [json.loads(path.read_text()) for path in paths]
-
-    def weights(self, folder: str, name: str) -> dict[str, torch.Tensor]:
-        saved = read_checkpoint(self.folder / folder / name / "checkpoints" / "last.ckpt")
-        return {key: value.double() for key, value in saved["state_dict"].items()}
-
-
-QUICK = TrainedTasks(
-    Path(),
-    ("classes", "captions", "questions"),
-    (("captions", "test"), ("glimpses", "test"), ("questions", "test"), ("masks", "test")),
-)
-MORE = TrainedTasks(
-    Path(),
-    ("captions", "critical", "glimpses", "hard", "shapes"),
-    (
-        ("captions", "validate"), ("shapes", "validate"), ("shapes", "test"),
-        ("glimpses", "validate"), ("scenes", "test"), ("scenes", "validate"),
-    ),
-)  # fmt: skip
-EXPECTED = {  # scores and notes that must be among those that are compared
+SCORED = {  # tasks and commands, with scores and notes that must be among those that are compared
     ("captions", "validate"): (
         "val/bleu-4 val/cider-d val/correctness val_teacher_forced/lift val/loss"
     ),
@@ -72,64 +38,63 @@ EXPECTED = {  # scores and notes that must be among those that are compared
     ("glimpses", "test"): (
         "test/error test/error_averaged_2x3_glimpses test/loss test_error_per_glimpse.json"
     ),
+    ("glimpses", "validate"): "val/error",
     ("shapes", "test"): "test/accuracy test/worst_class_accuracy test/calibration_error",
     ("scenes", "test"): "novel/caption_accuracy teacher_forced/correctness shuffled/parsed",
 }
 
 
-def fits(folder: str, names: tuple[str, ...], processes: int) -> list[list[str]]:
-    """Return the commands that train tasks, with each batch split over processes."""
-    starts = {"critical": ["--init_from", "single/captions/checkpoints/last.ckpt"]}
-    steps = {"scenes": ["--trainer.max_steps", "2"]}
-    return [
-        [
-            *["fit", "--config", f"{name}.yaml", "--run", f"{folder}/{name}"],
-            *["--data.batch_size", str(BATCHES.get(name, 6) // processes)],
-            *starts.get(name, []),
-            *steps.get(name, []),
-        ]
-        for name in names
-    ]
+def fit(folder: str, name: str, processes: int) -> list[str]:
+    """Return the command that trains a task, with each batch split over processes."""
+    words = ["fit", "--config", f"{name}.yaml", "--run", f"{folder}/{name}"]
+    words += ["--data.batch_size", str(BATCHES.get(name, 6) // processes)]
+    if name == "critical":
+        words += ["--init_from", "single/captions/checkpoints/last.ckpt"]
+    return words
 
 
-def scorings(folder: str, scored: tuple[tuple[str, str], ...]) -> list[list[str]]:
-    """Return the commands that score the checkpoints of the single process."""
-    return [
-        [
-            *[word, "--config", f"{name}.yaml", "--run", f"{folder}/scored/{name}"],
-            *["--ckpt_path", f"single/{name}/checkpoints/last.ckpt"],
-        ]
-        for name, word in scored
-    ]
+def score(folder: str, name: str, command: str) -> list[str]:
+    """Return the command that scores the checkpoint of the single process."""
+    words = [command, "--config", f"{name}.yaml", "--run", f"{folder}/scored/{name}"]
+    return [*words, "--ckpt_path", f"single/{name}/checkpoints/last.ckpt"]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[QUICK, MORE],
-    ids=["quick", "more"],
-)
-def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TrainedTasks:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs on one process, in the folder `single`, and on two, in `two`."""
     folder = tmp_path_factory.mktemp("processes")
     write_runs(folder, LOG, random=False)
-    _, trained, scored = request.param
-    alone = (*trained, *sorted({name for name, _ in scored} - set(trained)))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr("sys.argv", ["visattn"])
         patch.setenv("VISATTN_TRUST_MODULES", "task_runs")
-        for words in (*fits("single", alone, 1), *scorings("single", scored)):
+        alone = dict.fromkeys((*TRAINED, *(name for name, _ in SCORED)))
+        for words in (*(fit("single", name, 1) for name in alone),
+                      *(score("single", *each) for each in SCORED)):  # fmt: skip
             assert main(words) == 0, words
-    runs = ForkedRuns()
-    for words in (*fits("two", trained, 2), *scorings("two", scored)):
-        codes, said = runs.run(folder, *words, processes=2)
+    forked = ForkedRuns()
+    for words in (*(fit("two", name, 2) for name in TRAINED),
+                  *(score("two", *each) for each in SCORED)):  # fmt: skip
+        codes, said = forked.run(folder, *words, processes=2)
         assert codes == [0, 0], said
-    runs.close()
-    return TrainedTasks(folder, trained, scored)
+    forked.close()
+    return folder
 
 
-def test_two_processes_share_each_batch_and_its_loss(tasks: TrainedTasks) -> None:
-    for name in tasks.trained:
-        single, first, second = tasks.diaries(name)
+def diaries(runs: Path, name: str) -> list[dict[str, Any]]:
+    """Return the training log of the single process, then those of the two."""
+    paths = sorted(runs.glob(f"*/{name}/diary/*.json"))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def weights(runs: Path, folder: str, name: str) -> dict[str, torch.Tensor]:
+    saved = read_checkpoint(runs / folder / name / "checkpoints" / "last.ckpt")
+    return {key: value.double() for key, value in saved["state_dict"].items()}
+
+
+def test_two_processes_share_each_batch_and_its_loss(runs: Path) -> None:
+    for name in TRAINED:
+        single, first, second = diaries(runs, name)
         assert len(single["trained"]) >= 4, name
         rows = (diary["trained"] for diary in (single, first, second))
         for whole, half, other in zip(*rows, strict=True):
@@ -140,11 +105,11 @@ def test_two_processes_share_each_batch_and_its_loss(tasks: TrainedTasks) -> Non
         assert first["loss"] != pytest.approx(second["loss"], rel=1e-3), name
 
 
-def test_weights_match_a_single_process(tasks: TrainedTasks) -> None:
-    for name in tasks.trained:
-        _, first, second = (diary["weights"] for diary in tasks.diaries(name))
+def test_weights_match_a_single_process(runs: Path) -> None:
+    for name in TRAINED:
+        _, first, second = (diary["weights"] for diary in diaries(runs, name))
         assert first == second, name
-        single, two = (tasks.weights(folder, name) for folder in ("single", "two"))
+        single, two = (weights(runs, folder, name) for folder in ("single", "two"))
         assert single.keys() == two.keys(), name
         differences = {
             key: float((two[key] - value).abs().max())
@@ -154,26 +119,26 @@ def test_weights_match_a_single_process(tasks: TrainedTasks) -> None:
         assert max(differences.values()) < 1e-5, (name, differences)
 
 
-def test_validation_samples_count_once_and_score_as_of_one_process(tasks: TrainedTasks) -> None:
-    for name in tasks.trained:
-        diaries = tasks.diaries(name)
+def test_validation_samples_count_once_and_score_as_of_one_process(runs: Path) -> None:
+    for name in TRAINED:
+        logs = diaries(runs, name)
         single, first, second = (
-            [sample for batch in diary["validated"] for sample in batch] for diary in diaries
+            [sample for batch in diary["validated"] for sample in batch] for diary in logs
         )
         assert len(single) == 2 * 11, name
         assert abs(len(first) - len(second)) == 2, name
         assert sorted(first + second) == sorted(single), name
-        whole, *two = (diary["scores"] for diary in diaries)
+        whole, *two = (diary["scores"] for diary in logs)
         assert len(whole) == 2, name
         for both in two:
             for alone, scores in zip(whole, both, strict=True):
                 assert scores == pytest.approx(alone, rel=1e-4, abs=1e-5, nan_ok=True), name
 
 
-def test_eleven_samples_have_the_same_scores_and_notes(tasks: TrainedTasks) -> None:
+def test_eleven_samples_have_the_same_scores_and_notes(runs: Path) -> None:
     """The notes of captions have an order of their own, but each photo has one caption."""
-    for name, word in tasks.scored:
-        single, two = (tasks.folder / each / "scored" / name for each in ("single", "two"))
+    for (name, word), expected in SCORED.items():
+        single, two = (runs / each / "scored" / name for each in ("single", "two"))
         found: set[str] = set()
         for file in sorted(single.glob("*.json")):
             if file.name == "run.json":  # which has dates
@@ -186,7 +151,7 @@ def test_eleven_samples_have_the_same_scores_and_notes(tasks: TrainedTasks) -> N
                 values = flat(alone)
                 assert flat(both) == pytest.approx(values, rel=1e-6, abs=1e-7, nan_ok=True), file
                 found |= {file.name, *(key.removeprefix("/") for key in values)}
-        assert set(EXPECTED.get((name, word), "").split()) <= found, name
+        assert set(expected.split()) <= found, (name, word)
 
 
 def flat(value: Any, path: str = "") -> dict[str, float]:

@@ -1,6 +1,5 @@
-"""Hard attention: losses by loops and over all rollouts, schedule and options."""
+"""Hard attention: losses by loops, schedule and options."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -9,16 +8,12 @@ from lightning import Trainer
 from torch import Tensor
 
 from visattn.data.captions.batch import CaptionBatch, CaptionSample, Vocabulary, collate_captions
-from visattn.functional.reinforce import (
-    categorical_entropy,
-    categorical_log_prob,
-    rewards_to_go,
-)
+from visattn.functional.reinforce import categorical_log_prob
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.training.captioning.evaluation import encode_images
-from visattn.training.captioning.hard import HardAttentionTask, hard_attention_losses
+from visattn.training.captioning.hard import HardAttentionTask
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.reduce import StepGenerator
 
@@ -140,56 +135,3 @@ def test_wrong_options_are_refused() -> None:
         HardAttentionTask(lambda words: build(words, "soft"), {"words": WORDS})
     with pytest.raises(ValueError, match="train it with HardAttentionTask"):
         CaptioningTask(build, {"words": WORDS}).check_training()
-
-
-# ---------------------------------------------------------------- all rollouts: three places, words
-
-PATHS = torch.tensor(list(itertools.product(range(3), repeat=3)))  # the places of three words
-PAIRS = torch.tensor(list(itertools.product(range(len(PATHS)), repeat=2)))  # two rollouts
-SPOKEN = torch.tensor([2, 0, 1])
-
-
-def parameters() -> tuple[Tensor, Tensor]:
-    """Scores of the places by word and previous place, and of the words by all places so far."""
-    random = torch.Generator().manual_seed(5)
-    shapes = (3, 4, 3), (3, 3, 3)
-    return tuple(
-        torch.randn(shape, generator=random, dtype=torch.float64).requires_grad_()
-        for shape in shapes
-    )  # pyright: ignore[reportReturnType]
-
-
-def path_values(places: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of words and places, and entropies, of every path."""
-    previous = torch.cat((torch.full_like(PATHS[:, :1], 3), PATHS[:, :-1]), 1)
-    place_logits = places[torch.arange(3), previous]
-    word_logits = words[torch.arange(3), PATHS].cumsum(1)  # a word depends on earlier places too
-    return (
-        categorical_log_prob(word_logits, SPOKEN.expand(len(PATHS), 3)),
-        categorical_log_prob(place_logits, PATHS),
-        categorical_entropy(place_logits.softmax(-1)),
-    )
-
-
-def gradient(objective: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
-    return torch.cat(
-        [part.flatten() for part in torch.autograd.grad(objective, weights, retain_graph=True)]
-    )
-
-
-def test_the_expected_gradient_of_all_rollouts_is_exact() -> None:
-    """That of minus the bound and the expected entropy, over all pairs of rollouts."""
-    weights = parameters()
-    values = path_values(*weights)
-    words, places, entropies = values
-    objective = (words + 0.3 * entropies).sum(-1)
-    exact = -gradient((places.sum(-1).exp() * objective).sum(), weights)
-    # The losses are means over pairs; the gradient of each counts by its probability.
-    chances = len(PAIRS) * places.detach().sum(-1).exp()[PAIRS].prod(-1)[:, None, None]
-    words, places, entropies = (
-        each.detach() + (each - each.detach()) * chances for each in (v[PAIRS] for v in values)
-    )
-    rewards = rewards_to_go(words.detach())
-    losses = hard_attention_losses(-words, rewards, places, entropies, entropy_weight=0.3)
-    expected = gradient(losses.total, weights)
-    assert float((expected - exact).norm() / exact.norm()) < 1e-12

@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pytest
 import torch
-from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from task_runs import small_trainer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.data.scenes.dataset import SceneCaptions, Scenes
-from visattn.data.scenes.language import describe_world
 from visattn.functional.captions import doubly_stochastic_penalty
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import ImageEncoder, SmallEncoder
@@ -50,57 +49,31 @@ def data(**changes: Any) -> CaptionData:
     return module
 
 
-def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> Trainer:
-    saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
-    options = {"max_steps": 3, "limit_val_batches": 0, "enable_checkpointing": saves, **changes}
-    return Trainer(
-        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        num_sanity_val_steps=0, use_distributed_sampler=False, default_root_dir=str(folder),
-        callbacks=list(callbacks), **options,
-    )  # fmt: skip
-
-
-class Validated(Callback):
-    """Keeps the ids of validated samples, and how many images and words were scored."""
-
-    def __init__(self) -> None:
-        self.ids: list[str] = []
-        self.counts = (0.0, 0.0)
-
-    def on_validation_batch_end(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any
-    ) -> None:
-        self.ids += [sample.id for sample in batch.samples]
-        scored = pl_module.evaluations["val"]
-        self.counts = (
-            float(scored.scenes["caption_accuracy"].count), float(scored.loss.count)
-        )  # fmt: skip
-
-
 @pytest.mark.filterwarnings("ignore:Found .* in eval mode")  # the encoder is frozen
 def test_a_frozen_encoder_is_not_trained(tmp_path: Path) -> None:
     scenes = data(image_size=32)
     encoder = partial(TimmEncoder, "test_resnet", img_size=(32, 32))
     task = CaptioningTask(captioner(encoder), scenes.data_info)
     before = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
-    trainer(tmp_path, limit_val_batches=1).fit(task, scenes)
+    small_trainer(tmp_path, max_steps=2, limit_val_batches=1).fit(task, scenes)
     for name, tensor in task.model.state_dict().items():
         assert torch.equal(before[name], tensor) == name.startswith("encoder"), name
     assert list(task.parts()) == ["decoder", "encoder"]
     assert len(task.trainer.optimizers[0].param_groups) == 1  # the encoder has none
 
 
-def test_each_validation_scene_counts_once(tmp_path: Path) -> None:
+def test_each_validation_scene_and_word_counts_once(tmp_path: Path) -> None:
     """One more than a batch has."""
-    watched, scenes = Validated(), data(val=65)
+    scenes = data(val=65)
     task = CaptioningTask(captioner(), scenes.data_info, beam_size=1)
-    runner = trainer(tmp_path, watched, limit_val_batches=1.0)
-    (scores,) = runner.validate(task, scenes, verbose=False)
-    assert sorted(watched.ids) == sorted(f"validation-{i}" for i in range(65))
+    scored: Any = task.evaluations["val"]
+    scored.reset = lambda: None
+    (scores,) = small_trainer(tmp_path).validate(task, scenes, verbose=False)
     drawn = scenes.samples("validation")
     assert isinstance(drawn, Scenes)
-    captions = [c for i in range(65) for c in describe_world(drawn.world(i))]
-    assert watched.counts == (65, sum(len(caption.words) + 1 for caption in captions))
+    words = [len(text.split()) + 1 for scene in drawn for text in scene.captions]
+    assert float(scored.scenes["caption_accuracy"].count) == 65
+    assert float(scored.loss.count) == sum(words)
     assert scores["val/loss"] == pytest.approx(3.5, abs=0.5)  # about log 35
 
 
@@ -273,7 +246,8 @@ def test_a_task_of_a_script_saves_weights_for_another_of_the_same_words(tmp_path
     assert not {"blue", "star", "striped"} & set(words)
     first = CaptioningTask(captioner(), scenes.data_info)
     saver = ModelCheckpoint(tmp_path, "first", save_on_train_epoch_end=True)
-    trainer(tmp_path, saver).fit(first, scenes)
+    short = {"max_steps": 2, "limit_val_batches": 0, "enable_checkpointing": True}
+    small_trainer(tmp_path, saver, **short).fit(first, scenes)
     start = tmp_path / "first.ckpt"
     assert model_config(load(start)) == model_config(first.model)
     second = CaptioningTask(captioner(), scenes.data_info)

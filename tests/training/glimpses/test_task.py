@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from classification_data import write_digits
-from lightning import Callback, Trainer, seed_everything
+from lightning import seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from task_runs import small_trainer
 
 from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.classification.datasets import LabeledBatch
@@ -39,16 +40,6 @@ SMALL: dict[str, Any] = {
     "what_dim": 7,
     "where_dim": 5,
 }
-
-
-def trainer(folder: Path, *callbacks: Callback, **options: Any) -> Trainer:
-    saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
-    settings = {"max_epochs": 1, "logger": False, "num_sanity_val_steps": 0, **options}
-    return Trainer(
-        default_root_dir=folder, accelerator="cpu", callbacks=list(callbacks),
-        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
-        enable_checkpointing=saves, **{"log_every_n_steps": 1, **settings},
-    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- a label per image
@@ -122,13 +113,13 @@ def test_the_paper_network_has_209_677_trained_parameters() -> None:
 def test_the_policy_is_logged_and_its_std_decays_linearly_in_the_logarithm(tmp_path: Path) -> None:
     task = build_task({"policy_std": 0.4}, num_rollouts=3, final_std=0.1)
     logger = CSVLogger(tmp_path)
-    trainer(tmp_path, logger=logger, max_epochs=2, log_every_n_steps=2).fit(task, rows())
+    small_trainer(tmp_path, logger=logger, max_epochs=2, limit_train_batches=1).fit(task, rows())
     lines = (Path(str(logger.log_dir)) / "metrics.csv").read_text().splitlines()
     logged = [row for row in csv.DictReader(lines) if row["policy/std"]]
-    assert [int(row["step"]) for row in logged] == [1, 3, 5, 7]
+    assert [int(row["step"]) for row in logged] == [0, 1]
     names = {"reward", "explained_variance", "std", "mean_std", "baseline_loss"}
     for row in logged:
-        expected = 0.4 * (0.1 / 0.4) ** (int(row["step"]) / 8)
+        expected = 0.4 * (0.1 / 0.4) ** (int(row["step"]) / 2)
         assert float(row["policy/std"]) == pytest.approx(expected, rel=1e-5)
         values = [float(row[f"policy/{name}"]) for name in names] + [float(row["train/loss"])]
         assert all(map(math.isfinite, values))
@@ -139,7 +130,7 @@ def test_scores_are_the_same_in_every_run_and_read_each_image_once(tmp_path: Pat
     for seed in (1, 2):
         seed_everything(seed)
         data = rows()
-        (scores,) = trainer(tmp_path).test(task, data, verbose=False)
+        (scores,) = small_trainer(tmp_path).test(task, data, verbose=False)
         assert data.source.opened == ["test"]
         assert sorted(data.samples("test").read) == list(range(11))
         results.append((scores, task.notes))
@@ -154,14 +145,14 @@ def test_scores_are_the_same_in_every_run_and_read_each_image_once(tmp_path: Pat
     assert per_glimpse["greedy"][-1] == pytest.approx(scores["test/error"])
     assert per_glimpse["averaged"][-1] == pytest.approx(scores["test/error_averaged_3x4_glimpses"])
     data = rows()
-    trainer(tmp_path, max_steps=1).fit(task, data)
+    small_trainer(tmp_path, max_steps=1).fit(task, data)
     assert "test" not in data.source.opened
 
 
 def test_the_weights_of_another_run_leave_the_options_of_the_task(tmp_path: Path) -> None:
     saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
     first = build_task({"policy_std": 0.5})
-    trainer(tmp_path, saver).fit(first, rows())
+    small_trainer(tmp_path, saver, enable_checkpointing=True, max_steps=2).fit(first, rows())
     task = build_task({"policy_std": 0.25}, baseline="learned")
     own = {name: value.clone() for name, value in task.value_baseline.state_dict().items()}
     task.initialize(tmp_path / "last.ckpt")
@@ -272,7 +263,7 @@ def test_errors_are_those_of_whole_sequences(root: Path, target: Any, tmp_path: 
     data = digits(root, target=target)
     model = {} if target == "sequence" else {"max_objects": 1, "end_class": None}
     task = reader(data, model, num_eval_samples=2)
-    (scores,) = trainer(tmp_path).test(task, data, verbose=False)
+    (scores,) = small_trainer(tmp_path).test(task, data, verbose=False)
     batch = drawn(data, "test", 13)
     labels, logits = label_targets(task.model, batch.labels), task.model.eval()(batch.images)
     logits = logits.detach().view(13, labels.shape[1], -1)
@@ -316,9 +307,11 @@ def test_supervised_epochs_look_around_the_digits_and_teach_the_policy(
 
     with monkeypatch.context() as patch:
         patch.setattr(task.model, "rollout", watched)
-        trainer(tmp_path, max_epochs=2, limit_val_batches=0).fit(task, data)
-    assert all(samples is not None and samples.std() > 0.1 for samples in given[:6])
-    assert given[6:] == [None] * 6
+        small_trainer(tmp_path, max_epochs=2, limit_train_batches=1, limit_val_batches=0).fit(
+            task, data
+        )
+    assert given[0].std() > 0.1
+    assert given[1:] == [None]
     assert distance() < before
 
 

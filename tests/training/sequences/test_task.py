@@ -86,25 +86,6 @@ def test_errors_count_wrong_sequences_and_edits(monkeypatch: pytest.MonkeyPatch)
     assert scores["digit_error"].item() == pytest.approx(edits / sum(map(len, true)))
 
 
-def test_search_returns_what_the_model_reads() -> None:
-    task, batch = sequence_task(beam_size=1), digit_batch()
-    model = task.model.eval()
-    features = model.encoder(batch.images.expand(-1, 3, -1, -1))
-    best = model.search(features, beam_size=1, max_length=task.max_length).tokens[:, 0]
-    for text, own in zip(map(task._text, best), features, strict=True):
-        token, state, greedy = START, model.start(own[None]), ""
-        for step in range(6):  # twice the length of the longest sequence
-            logits, state, _ = model.step(state, torch.tensor([[token]]))
-            logits[..., [0, 1, 3]] = -torch.inf
-            if not step:
-                logits[..., END] = -torch.inf  # there is at least one digit
-            token = int(logits.argmax())
-            if token == END:
-                break
-            greedy += model.words[token]
-        assert text == greedy
-
-
 @pytest.mark.parametrize(("shift", "expected"), [(0, 1.0), (3, 0.0)])
 def test_pointing_asks_for_the_cell_of_the_digit(
     shift: int, expected: float, monkeypatch: pytest.MonkeyPatch
