@@ -63,17 +63,9 @@ class Eager(nn.Module):
     def _sums(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return q @ (k.softmax(dim=-2).mT @ v)
 
-    def _channels(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return ((q.mT @ k).softmax(-1) @ v.mT).mT
-
     def _grouped(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (part.unflatten(2, (3, 5)) for part in (q, k, v))
         return ((q @ k.mT).softmax(-1) @ v).flatten(2, 3)
-
-    def _folded(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(2, (3, 5)).transpose(1, 2).flatten(0, 1) for part in (q, k, v))
-        output = nn.functional.scaled_dot_product_attention(q, k, v)
-        return output.unflatten(0, (-1, 3)).transpose(1, 2).flatten(2, 3)
 
 
 def model(variant: str) -> Eager:
@@ -105,7 +97,6 @@ def test_recorded_weights_are_those_multiplied_with_the_values(variant: str) -> 
     ("gated", "do not sum to 1"),
     ("difference", "combines several softmaxes"),
     ("sums", "runs over axis -2"),
-    ("channels", "attends to channels"),
     ("grouped", "do not have the axes"),
 ])  # fmt: skip
 def test_unsupported_attention_raises_an_error(variant: str, reason: str) -> None:

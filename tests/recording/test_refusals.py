@@ -1,6 +1,7 @@
-"""What can be neither recorded nor placed is refused, and the error says what to do."""
+"""What can be neither recorded nor placed is refused; image size and class names are found."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import visattn as va
 from tests.helpers.image_text_models import tiny_detector
 from visattn.blocks.tap import Tap
 from visattn.models.vit import VisionTransformer
+from visattn.recording.model_config import configured_image_size, input_hint
 from visattn.recording.subject import analyze_model
 
 X = torch.zeros(1, 3, 32, 32)
@@ -66,6 +68,11 @@ def flash() -> Any:
 
 def dropping() -> Any:
     return timm.create_model("vit_tiny_patch16_224", img_size=80, patch_drop_rate=0.3, **THIN)
+
+
+def hiera() -> Any:
+    options: dict[str, Any] = {"embed_dim": 8, "num_heads": 1, "stages": (1, 1, 1, 1)}
+    return timm.create_model("hiera_tiny_224", img_size=(64, 64), **options).eval()
 
 
 def shuffled() -> Any:
@@ -123,6 +130,8 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (recorded(flash, None), KERNELS),
     (analyzed(flash), KERNELS),
     (recorded(shuffled, torch.randn(2, 3, 48, 80)), "tokens without a position of their own"),
+    (recorded(hiera, torch.randn(2, 3, 64, 64), layers="blocks.3.attn"),
+     r"blocks\.3\.attn: its tokens are not in the order of their grid"),
     (recorded(dropping, torch.randn(2, 3, 80, 80)), "18 tokens instead of 26 as in the probe run"),
     # queries of detectors
     (detector(lambda: tiny_detector("DeformableDetr"), 2, (64, 96)),
@@ -160,3 +169,58 @@ def test_refused(call: Callable[[], object], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         call()
     assert not torch._C._len_torch_function_stack()
+
+
+class OfProperty(Flat):
+    """Computes its configuration."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"image_size": 48}
+
+
+class OfInner(Flat):
+    """Passes on what another object knows, as wrappers do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return {"input_size": (3, 31, 37)} if name == "default_cfg" else super().__getattr__(name)
+
+
+def test_image_size_is_read_from_attributes_and_configs() -> None:
+    cases: list[tuple[type[Flat], dict[str, Any], tuple[int, int] | None]] = [
+        (Flat, {}, None),
+        (Flat, {"image_size": 48}, (48, 48)),
+        (Flat, {"img_size": (48, 80)}, (48, 80)),
+        (Flat, {"input_size": (3, 48, 80)}, (48, 80)),
+        (Flat, {"default_cfg": {"input_size": (3, 31, 37)}}, (31, 37)),
+        (Flat, {"config": SimpleNamespace(image_size=64)}, (64, 64)),
+        (Flat, {"config": {"image_size": [40, 56]}}, (40, 56)),
+        (Flat, {"image_size": "large"}, None),
+        (OfProperty, {}, (48, 48)),
+        (OfInner, {}, (31, 37)),
+    ]
+    for build, attributes, size in cases:
+        vars(model := build()).update(attributes)
+        for each in (model, nn.Sequential(nn.LSTM(512, 8), model)):
+            assert configured_image_size(each) == size
+    published = OfInner()  # of other weights
+    vars(published.features[0])["img_size"] = (48, 80)
+    assert configured_image_size(published) == (48, 80)
+    small = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=5)
+    assert analyze_model(small).info.input_size == (32, 32)
+
+
+def test_the_error_suggests_sizes_that_work() -> None:
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    sides = " and ".join(f"{n} x {n}" for n in (28, 32, 64, 96, 128, 224, 256, 299, 384))
+    assert f"it runs on 17 x 19 and {sides}: " in input_hint(pooled, (17, 19), 3)
+    odd = nn.Sequential(nn.Flatten(), nn.Linear(3 * 17 * 19, 2))
+    assert analyze_model(odd, (17, 19)).info.input_size == (17, 19)
+
+
+def test_class_names_are_given_in_order_or_by_index() -> None:
+    names = ("cat", "dog", "cow")
+    for given in (list(names), {2: "cow", 0: "cat", 1: "dog"}):
+        assert analyze_model(Flat(), 32, given).class_names == names
+    with pytest.raises(TypeError, match="got the string 'cat'"):
+        analyze_model(Flat(), 32, "cat")

@@ -296,23 +296,3 @@ def test_only_selected_rows_layers_and_heads_are_computed(monkeypatch: pytest.Mo
             model.forward_features(x)  # a part of the model
         assert [item.info.layer for item in selected.maps] == [0]
         assert torch.equal(selected.weights[0], recording.weights[0])
-
-
-UNSUPPORTED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "xcit_nano_12_p16_224": ("blocks.0.attn", {**SIZED, "depth": 1, "cls_attn_layers": 1},
-        "to channels"),
-    "coat_lite_tiny": ("serial_blocks1.0.factoratt_crpe", {"embed_dims": (16,) * 4,
-        "serial_depths": (1,) * 4, "num_heads": 8, "img_size": 64}, "runs over axis 2"),
-    "hiera_tiny_224": ("blocks.3.attn", {"embed_dim": 8, "num_heads": 1, "stages": (1, 1, 1, 1),
-        "img_size": (64, 64)}, "not in the order of their grid"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_unsupported_attention_is_refused_with_the_reason(name: str) -> None:
-    site, options, reason = UNSUPPORTED[name]
-    model, size = of_timm(name, **options).eval(), options["img_size"]
-    subject = analyze_model(model, size)
-    assert reason in dict(subject.info.unsupported_layers)[site]
-    with pytest.raises(ValueError, match=f"{site}.*{reason}"), record(subject, layers=f"{site}*"):
-        model(torch.randn(1, 3, *subject.info.input_size))
