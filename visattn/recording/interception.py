@@ -265,19 +265,6 @@ class _AttentionMode(TorchFunctionMode):
         return result
 
 
-def tapped_attention(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the name of each tap that gets attention among tokens, and the module around it.
-
-    Example:
-        >>> [site for site, _ in tapped_attention(nn.Sequential(nn.Sequential(Tap("tokens"))))]
-        ['0.0']
-    """
-    modules = dict(model.named_modules())
-    for site, module in modules.items():
-        if isinstance(module, Tap) and module.kind == "tokens":
-            yield site, modules[site.rpartition(".")[0]]
-
-
 def may_compute_attention(module: nn.Module) -> bool:
     """Whether the forward method of this module itself may compute attention.
 

@@ -60,7 +60,6 @@ _CUT = (
     "it cuts, pads or shifts its images before its first layer; do that before, and pass images as "
     "the layer gets them"
 )
-_NO_OUTPUT = "its output does not lie on the positions of its queries"
 
 
 @dataclass(frozen=True, eq=False)
@@ -414,11 +413,8 @@ class Probe:
             other = None if queries.grid == keys.grid else keys.grid
             kinds = self._kinds(len(queries.free))
             layer = replace(layer, grid=queries.grid, prefix_tokens=kinds, key_grid=other)
-        tokens = num_queries if windows == 1 else prod(keys.grid)
         if len(call.output) < 3:
             layer = replace(layer, pools=True)
-        elif not {IMAGES * tokens, groups * num_queries} & _slot_counts(call.output):
-            return _NO_OUTPUT
         return replace(observed, layer=layer)
 
     def _kinds(self, count: int) -> tuple[str, ...]:
@@ -556,12 +552,6 @@ def _order(places: Places, windows: int, slots: int) -> Int[Tensor, "w p"] | Non
     tokens[places.cells] = torch.arange(len(places.cells)) + free
     in_order = windows == 1 and torch.equal(tokens, torch.arange(slots))
     return None if in_order else tokens.view(windows, slots)
-
-
-def _slot_counts(shape: tuple[int, ...]) -> set[int]:
-    """Return how many slots an output has, with channels last, or second."""
-    size = prod(shape)
-    return {size // shape[-1]} | ({size // shape[1]} if len(shape) == 4 else set())
 
 
 def prefix_tokens_of(model: nn.Module) -> tuple[str, ...]:

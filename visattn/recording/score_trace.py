@@ -31,7 +31,6 @@ from visattn.recording.interception import (
     attention_calls,
     in_this_run,
     probing,
-    tapped_attention,
 )
 from visattn.recording.model_info import FeatureLayer, ReadRows
 from visattn.recording.outputs import (
@@ -242,19 +241,20 @@ class ScoreTracer:
                 trace.add_call(call.site, call.index, *call.traced)
 
         with ExitStack() as stack:
-            for site, module in tapped_attention(self.model):
-                hook = in_this_run(partial(_on_tap, site, trace))
-                stack.callback(module.register_forward_hook(hook).remove)
+            for tap, site in sites.items():
+                if not isinstance(tap, Tap):
+                    continue
+                trace.attends |= tap.kind in ("tokens", "queries") or bool(tap.unsupported)
+                if tap.kind == "tokens":
+                    around = self.model.get_submodule(site.rpartition(".")[0])
+                    hook = in_this_run(partial(_on_tap, site, trace))
+                    stack.callback(around.register_forward_hook(hook).remove)
             stack.enter_context(attention_calls(self.model, on_call))
             stack.enter_context(trace.strides.watching(self.model))
             hook = in_this_run(on_output)
             for module in sites:
                 stack.callback(module.register_forward_hook(hook).remove)
             output = self.forward(trace.image.clone())  # which may be changed in place
-        taps = (each for each in self.model.modules() if isinstance(each, Tap))
-        trace.attends |= any(
-            each.kind in ("tokens", "queries") or each.unsupported for each in taps
-        )
         once = [ran[each.site] == 1 for each in trace.outputs]
         for call in trace.calls:
             call.num_outputs = sum(once[: call.num_outputs])
