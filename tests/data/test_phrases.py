@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from random_numbers import numbers
 
 from visattn.data.captions.batch import split_words
 from visattn.data.phrases import (
@@ -167,12 +168,6 @@ def words(first: int, count: int, *boxes: Box) -> Phrase:
     return Phrase(first, count, boxes, (), " ".join("x" * count))
 
 
-def random_maps(count: int, y: int, x: int) -> torch.Tensor:
-    random = torch.Generator().manual_seed(count * y * x)
-    drawn = torch.randn(count, y * x, generator=random, dtype=torch.float64)
-    return drawn.softmax(-1).view(count, y, x)
-
-
 def test_phrase_scores_by_hand() -> None:
     maps = torch.tensor([[[0.0, 1.0]], [[0.75, 0.25]], [[0.5, 0.5]]])
     [judged] = score_phrases(maps, [words(0, 3, LEFT)])
@@ -190,7 +185,7 @@ def test_phrase_scores_by_hand() -> None:
 
 
 def test_score_of_the_paper_uses_the_strongest_word() -> None:
-    maps = random_maps(5, 7, 7)
+    maps = numbers(5, 49).softmax(-1).view(5, 7, 7)
     alone = [score_phrases(maps, [words(word, 1, TOP)])[0].paper_correctness for word in range(5)]
     [judged] = score_phrases(maps, [words(0, 5, TOP)])
     assert judged.paper_correctness == pytest.approx(max(alone))

@@ -11,7 +11,6 @@ import pytest
 
 from visattn.metrics.detection import (
     AP_METRICS,
-    APResult,
     DetectedBoxes,
     TrueBoxes,
     average_precision,
@@ -152,13 +151,10 @@ def test_equals_pycocotools_and_faster_coco_eval(tmp_path: Path) -> None:
     files[0].write_text(SCRIPT)
     subprocess.run([PYTHON, *files], check=True)
     for pair, peers in zip(pairs, json.loads(files[2].read_text()), strict=True):
-        own = scores_as_coco(average_precision(*pair))
+        named = average_precision(*pair).scores
+        own = [-1 if math.isnan(named[name]) else named[name] for name in AP_METRICS]
         for scores in peers:
             assert own == pytest.approx(scores, abs=1e-8)
-
-
-def scores_as_coco(result: APResult) -> list[float]:
-    return [-1 if math.isnan(score := result.scores[name]) else score for name in AP_METRICS]
 
 
 def coco_case(predicted: DetectedBoxes, true: TrueBoxes) -> dict[str, Any]:

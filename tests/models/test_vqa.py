@@ -18,14 +18,10 @@ ANSWERS = ("red", "blue", "2")
 SIZE, GRID = (16, 40), (2, 5)
 
 
-def encoder() -> SmallEncoder:
-    return SmallEncoder(SIZE, channels=12)
-
-
 def models() -> dict[str, VQAModel]:
     """Return one model of each kind, with both encoders of questions, in float64."""
     torch.manual_seed(0)
-    parts = (WORDS, ANSWERS, encoder())
+    parts = (WORDS, ANSWERS, SmallEncoder(SIZE, channels=12))
     built = {
         "cross": CrossAttentionVQA(*parts, dim=12, num_heads=3, hidden_size=7),
         "cross, gru": CrossAttentionVQA(*parts, dim=12, num_heads=1, question_encoder="gru"),

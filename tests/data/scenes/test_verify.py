@@ -20,10 +20,6 @@ from visattn.data.scenes.world import COLORS, SHAPES, SceneObject, World, WorldC
 SEEDS = st.integers(0, 10**9)
 
 
-def world_of(seed: int, *, count: tuple[int, int] = (2, 4)) -> World:
-    return sample_world(WorldConfig(num_objects=count), np.random.default_rng(seed))
-
-
 def thing(words: str, x: float, y: float) -> SceneObject:
     color, shape = words.split()
     return SceneObject(shape, color, "plain", "medium", x, y, 0.1, 0.0, COLORS[color])
@@ -36,7 +32,7 @@ BETWEEN = set("a an is there with left right of above below on its it".split()) 
 
 @given(seed=SEEDS)
 def test_generated_captions_are_true_and_their_words_refer_to_their_objects(seed: int) -> None:
-    world = world_of(seed)
+    world = sample_world(WorldConfig(), np.random.default_rng(seed))
     appearances = [(t.color, t.shape) for t in world.objects]
     content = describe_world(world)
     assert len({item.text for item in content}) == 5
@@ -57,7 +53,7 @@ def test_generated_captions_are_true_and_their_words_refer_to_their_objects(seed
 
 @given(seed=SEEDS, telling=st.integers(0, 4))
 def test_wrong_colors_and_shapes_are_detected(seed: int, telling: int) -> None:
-    world = world_of(seed)
+    world = sample_world(WorldConfig(), np.random.default_rng(seed))
     words = describe_world(world)[telling].words
     for place, word in enumerate(words):
         for kind, name in ((list(COLORS), "color"), (SHAPES, "shape")):

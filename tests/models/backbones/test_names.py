@@ -18,11 +18,6 @@ from visattn.models.loaded import loaded_with, unique_names
 PHOTO = np.random.default_rng(0).integers(0, 256, (61, 83, 3), np.uint8)
 
 
-def written(model: torch.nn.Module, file: Path) -> Path:
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, file)
-    return file
-
-
 def test_a_loaded_model_is_explained_with_its_own_preprocessing_and_classes() -> None:
     model: Any = va.load("torchvision:squeezenet1_1")
     transform = loaded_with(model).transform
@@ -51,7 +46,8 @@ def test_models_have_as_many_classes_as_their_weights(spec: str, tmp_path: Path)
     (tmp_path / "net.py").write_text(f"{code}num_classes=num_classes)")
     spec = f"{tmp_path}/{spec}" if spec == "net.py:build" else spec
     trained = va.load(spec, model_kwargs={"num_classes": 7})
-    file = written(trained, tmp_path / "w.safetensors")
+    file, state = tmp_path / "w.safetensors", trained.state_dict()
+    save_file({name: value.contiguous() for name, value in state.items()}, file)
     loaded = va.load(spec, weights=file)
     images = torch.randn(2, 3, 160, 160)
     assert trained(images).shape == (2, 7)

@@ -9,9 +9,8 @@ from random_numbers import numbers, pixels
 from small_captions import GRID, SIZES, WORDS, batch
 from torch import Tensor
 
-from visattn.functional.beams import BeamSearchOutput
 from visattn.models.base import SmallEncoder
-from visattn.models.captioning.captioner import AttentionStep, Captioner
+from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
@@ -76,10 +75,6 @@ def features(model: Captioner, count: int) -> Tensor:
     return model.encoder(pixels(count, 3, 16, 40))
 
 
-def said(result: BeamSearchOutput[AttentionStep], image: int, rank: int) -> list[int]:
-    return result.tokens[image, rank, : result.lengths[image, rank]].tolist()
-
-
 @torch.no_grad()
 def test_teacher_forcing_is_step_after_step(model: Captioner) -> None:
     captions, lengths = batch()
@@ -107,7 +102,8 @@ def test_search_matches_teacher_forcing_of_its_captions(model: Captioner) -> Non
     changed = 0
     for image in range(5):
         for rank in range(3):
-            words = [START, *said(result, image, rank)]
+            length = int(result.lengths[image, rank])
+            words = [START, *result.tokens[image, rank, :length].tolist()]
             count = len(words) - 1
             read = model.teacher_force(
                 grids[image, None], torch.tensor([words]), torch.tensor([len(words)])

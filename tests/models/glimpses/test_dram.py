@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from random_numbers import pixels
+from random_numbers import numbers, pixels
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -25,10 +25,6 @@ def dram(channels: int = 1, **options: Any) -> DRAM:
 
 def shown() -> Tensor:
     return dram().normalize(pixels(3, 1, 13, 17))
-
-
-def paths(count: int = 3, glimpses: int = 4) -> Tensor:
-    return torch.rand(count, glimpses, 2, generator=torch.Generator().manual_seed(8)) * 2 - 1
 
 
 @pytest.mark.parametrize("rnn_type", ["lstm", "gru", "rnn"])
@@ -102,7 +98,7 @@ def test_labels_are_read_after_their_last_glimpse() -> None:
 
 
 def test_given_samples_take_the_place_of_those_of_the_policy() -> None:
-    model, path = dram(), 2 * paths().unsqueeze(1)
+    model, path = dram(), numbers(3, 1, 4, 2, dtype=torch.float32)
     rollout = model.rollout(model.normalize(pixels(3, 1, 13, 17)), samples=path)
     assert torch.equal(rollout.policy_samples, path)
     assert torch.equal(rollout.locations, path.clamp(-1, 1))

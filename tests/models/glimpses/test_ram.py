@@ -22,13 +22,12 @@ SMALL = {"hidden_size": 11, "what_dim": 7, "where_dim": 5}
 
 
 def model(
-    size: tuple[int, int] = (13, 17), channels: int = 1, classes: int = 3, **options: Any
+    size: tuple[int, int] = (13, 17), channels: int = 1, **options: Any
 ) -> RecurrentAttentionModel:
     torch.manual_seed(0)
-    names = [f"kind {number}" for number in range(classes)]
     means = [0.2, 0.5, 0.6][:channels]
     made = RecurrentAttentionModel(
-        names,
+        ("one", "two", "three"),
         size,
         means,
         [0.3] * channels,
@@ -69,16 +68,12 @@ def test_parameter_counts_match_the_paper(
 # ---- parts
 
 
-def glimpse_net(fusion: Literal["sum", "product"] = "sum") -> GlimpseNet:
-    torch.manual_seed(1)
-    return GlimpseNet(
-        6, 3, encoder_type="linear", fusion=fusion, what_dim=96, where_dim=160, out_dim=31
-    )
-
-
 @pytest.mark.parametrize("fusion", ["sum", "product"])
 def test_glimpse_net_matches_its_equations(fusion: Literal["sum", "product"]) -> None:
-    net, patches, places = glimpse_net(fusion), drawn(5, 2, 3, 3, 3), drawn(5, 2).requires_grad_()
+    torch.manual_seed(1)
+    sizes: dict[str, Any] = {"what_dim": 96, "where_dim": 160, "out_dim": 31}
+    net = GlimpseNet(6, 3, encoder_type="linear", fusion=fusion, **sizes)
+    patches, places = drawn(5, 2, 3, 3, 3), drawn(5, 2).requires_grad_()
     patch_layer, place = net.glimpse_encoder[1], net.location_encoder
     assert isinstance(patch_layer, nn.Linear)
     what = (patches.reshape(5, 54) @ patch_layer.weight.T + patch_layer.bias).clamp(min=0)
