@@ -73,18 +73,21 @@ def loader(rank: int = 0, world: int = 1, workers: int = 0) -> StatefulDataLoade
     return StatefulDataLoader(dataset, batches, collate_fn=list, num_workers=workers)
 
 
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("rank", "world"), [(0, 1), (0, 2), (1, 2)])
-def test_order_and_seeds_follow_from_seed_epoch_and_process(rank: int, world: int) -> None:
+def test_order_and_seeds_follow_from_seed_epoch_and_process(
+    rank: int, world: int, workers: int
+) -> None:
     complete = loader(rank, world)
     for epoch in (0, 1):
         complete.epoch_sampler.set_epoch(epoch)
         expected = expected_epoch(epoch, rank, world)
         assert list(complete) == [[(i % 23, mix_seed(5, i)) for i in row] for row in expected]
     for done in range(len(expected_epoch(1, rank, world))):
-        interrupted = loader(rank, world, workers=done % 2)
+        interrupted = loader(rank, world, workers=done % 2 * workers)
         interrupted.epoch_sampler.set_epoch(1)
         taken = [batch for _, batch in zip(range(done), interrupted, strict=False)]
-        resumed = loader(rank, world, workers=(done + 1) % 2)
+        resumed = loader(rank, world, workers=(done + 1) % 2 * workers)
         resumed.load_state_dict(interrupted.state_dict())
         assert [*taken, *resumed] == list(complete)
         resumed.epoch_sampler.set_epoch(2)  # the next epoch begins with its first batch

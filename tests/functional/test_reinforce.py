@@ -188,20 +188,6 @@ def step_entropies(weights: tuple[Tensor, Tensor], taken: Tensor) -> Tensor:
     return torch.stack([first, categorical_entropy(weights[1].softmax(1))[taken[:, 0]]], 1)
 
 
-def test_rewards_to_go_keep_the_exact_gradient_with_less_variance() -> None:
-    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
-        return reinforce_loss(log_probs, rewards_to_go(step_rewards(taken)))
-
-    def loss_of_all(log_probs: Tensor, taken: Tensor) -> Tensor:
-        return reinforce_loss(log_probs, step_rewards(taken).sum(1, keepdim=True).expand(-1, 2))
-
-    exact = objective_gradient(0.0)
-    torch.testing.assert_close(expected_gradient(loss, 1), exact, rtol=0, atol=1e-12)
-    torch.testing.assert_close(expected_gradient(loss_of_all, 1), exact, rtol=0, atol=1e-12)
-    assert torch.equal(rewards_to_go(torch.eye(3))[2], torch.ones(3))
-    assert torch.equal(rewards_to_go(torch.eye(3))[0], torch.eye(3)[0])
-
-
 def entropy_gradient(weight: float, *, later_entropies: bool) -> Tensor:
     """Return the expected negative gradient of the loss with an entropy term."""
     total = torch.zeros(12, dtype=torch.float64)
