@@ -163,7 +163,7 @@ def without_grad(model: nn.Module) -> Iterator[None]:
 
 
 def _random_state_kept(model: nn.Module) -> AbstractContextManager[None]:
-    devices = {weight.device for weight in model.parameters() if weight.device.type == "cuda"}
+    devices = {weight.device for weight in model.parameters() if weight.is_cuda}
     return torch.random.fork_rng(devices=list(devices))
 
 
