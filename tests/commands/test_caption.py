@@ -82,7 +82,9 @@ def test_a_folder_yields_rows_pages_arrays_and_scores(
     assert {card.page: card.caption for card in cards} == {f"{n}.html": s for n, s in rows.items()}
     for name, said in rows.items():
         assert json.loads((out / f"{name}.json").read_text())["caption"] == said
-        assert f'lang="" dir="auto">{said}</h1>' in (out / f"{name}.html").read_text()
+        page = (out / f"{name}.html").read_text()
+        assert f'lang="" dir="auto">{said}</h1>' in page
+        assert f'dir="auto">{weights}</p>' in page  # the model as it was named
     assert all(word in (out / "wide.svg").read_text() for word in rows["wide"].split())
     references, scores = tmp_path / "references.txt", tmp_path / "scores.json"
     references.write_text("".join(f"{name}.png#0\t{said}\n" for name, said in rows.items()))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +162,9 @@ def test_layers_and_heads_are_averaged_classes_and_texts_have_a_map_each(
     assert run(f"overlay {CNN} {words} --out", out, photo) == 0
     rows = [line.split("\t")[1:3] for line in capsys.readouterr().out.splitlines()]
     assert rows[:2] == [["gradcam.class2", "cat"], ["gradcam.class0", "ant"]]
+    [card] = parse_index_page((out / "index.html").read_text())
+    assert re.fullmatch("cat, .+ . ant, .+ . Grad-CAM, Itti\N{EN DASH}Koch", card.caption)
+    assert "Grad-CAM \\u00b7 ant" in (out / "wide.html").read_text()  # on a button
     assert run(f"overlay {CNN} --method gradcam --target ant --out", tmp_path / "one", photo) == 0
     several, single = record_of(out, "wide", 1), record_of(tmp_path / "one", "wide")
     for key in ("class_name", "probability", "target"):

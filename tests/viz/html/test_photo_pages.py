@@ -111,6 +111,7 @@ def test_captions_share_a_scale_and_models_have_their_own() -> None:
         assert view["scale"] == pytest.approx([0.0, dim.maps.display_range()[1]])
         assert view["range"][1] == 7
     assert data["first"] == 1  # that with the clearest map
+    assert page_data(caption_page(replace(dim, words=("x", "The", "y"))))["first"] == 2  # a name
     other = caption_of(("d",), 7 * np.ones((1, 2, 4)), SIZE, alternatives=(DOG,))
     data = page_data(caption_page({"soft": DOG, "hard": other}))
     soft, hard = data["rows"]  # of several models, the best caption of each

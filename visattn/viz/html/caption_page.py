@@ -20,6 +20,10 @@ from visattn.viz.html.document import (
 )
 
 _MINUS = "\N{MINUS SIGN}"
+_FUNCTION = {
+    "a", "an", "and", "are", "at", "by", "for", "from", "has", "in", "is", "it", "of", "on", "or",
+    "the", "to", "with",
+}  # fmt: skip
 
 
 def caption_html(
@@ -195,6 +199,6 @@ def _first_word(caption: Caption) -> int:
     if caption.phrases:
         return caption.phrases[0].first + caption.phrases[0].words - 1  # mostly the noun
     peaks = caption.maps.values.flatten(1).amax(1).tolist()
-    # Short words, such as articles, look where the next one does.
-    long = [at for at, word in enumerate(caption.words) if len(word) > 3]
-    return max(long or range(len(peaks)), key=peaks.__getitem__, default=0)
+    # Articles and the like attend to what the words around them name.
+    named = [at for at, word in enumerate(caption.words) if word.strip().lower() not in _FUNCTION]
+    return max(named or range(len(peaks)), key=peaks.__getitem__, default=0)
