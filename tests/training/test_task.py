@@ -1,4 +1,4 @@
-"""The task of the training guide, as printed there: trained and scored; what `Task` does for it."""
+"""The task and the data of the guides, as printed: trained and scored; what `Task` does."""
 
 import csv
 import json
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from PIL import Image
 from task_runs import small_trainer
 from torch import nn
 
@@ -21,9 +22,17 @@ from visattn.training.classification.data import ClassificationData
 from visattn.training.optim import OptimConfig
 from visattn.training.task import Task, connect, monitor_with_mode
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
-_, _, AFTER = GUIDE.read_text().partition("class_path: turns.TurnTask")
-CODE = AFTER.split("```python\n")[1].split("```")[0]
+ROOT = Path(__file__).parents[2]
+
+
+def printed(page: str, after: str) -> str:
+    """Return the first block of Python of a page after some words."""
+    text = (ROOT / page).read_text().partition(after)[2]
+    return text.split("```python\n")[1].split("```")[0]
+
+
+CODE = printed("docs/guides/training.md", "class_path: turns.TurnTask")
+BIRDS = printed("configs/README.md", "**Your own data**")
 CONFIG = {
     "trainer": {
         "accelerator": "cpu",
@@ -35,10 +44,7 @@ CONFIG = {
     "data": {
         "class_path": "ClassificationData",
         "init_args": {
-            "source": {
-                "class_path": "SingleObjects",
-                "init_args": {"train": 8, "val": 5, "test": 7, "image_size": 32},
-            },
+            "source": "my_data.birds",
             "batch_size": 4,
         },
     },
@@ -49,12 +55,14 @@ CONFIG = {
 def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module of the guide, which is trusted."""
     (tmp_path / "turns.py").write_text(CODE)
-    monkeypatch.setenv("VISATTN_TRUST_MODULES", "turns")
+    (tmp_path / "my_data.py").write_text(BIRDS)
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "turns,my_data")
     monkeypatch.syspath_prepend(tmp_path)
     import turns  # pyright: ignore[reportMissingImports]
 
     yield turns
-    sys.modules.pop("turns")
+    for name in ("turns", "my_data"):
+        sys.modules.pop(name, None)
 
 
 def data(**options: Any) -> ClassificationData:
@@ -64,7 +72,12 @@ def data(**options: Any) -> ClassificationData:
 @pytest.mark.usefixtures("turns")
 def test_the_task_of_the_guide_is_trained_validated_and_tested() -> None:
     """Two epochs, so that scores of the first would show in the second without a reset."""
-    assert len(CODE.splitlines()) <= 50
+    assert (len(CODE.splitlines()) <= 50, len(BIRDS.splitlines()) <= 10) == (True, True)
+    for split, count in (("train", 4), ("val", 3)):
+        paths = [Path(f"{split}{number}.png") for number in range(count)]
+        for number, path in enumerate(paths):
+            Image.new("RGB", (40, 32), (60 * number, 9, 9)).save(path)
+        Path(f"{split}.csv").write_text("".join(f"{path},{path.stem[-1]}\n" for path in paths))
     Path("turns.yaml").write_text(yaml.safe_dump(CONFIG))
     assert main(["fit", "--config", "turns.yaml", "--run", "run"]) == 0
     last = ["--run", "run", "--ckpt_path", "run/checkpoints/last.ckpt"]

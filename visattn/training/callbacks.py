@@ -354,9 +354,14 @@ class RunRecorder(Callback):
         text = (
             encode_png(content)
             if isinstance(content, np.ndarray)
-            else (json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+            else (json.dumps(content, indent=1, ensure_ascii=False, default=_path) + "\n")
         )
         atomic_write(self.folder / name, text)
+
+
+def _path(function: Any) -> str:
+    """Return the path of a function, such as a source, as configs have it."""
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def _now() -> str:
