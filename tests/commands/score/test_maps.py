@@ -17,7 +17,7 @@ from visattn.models.saving import save
 from visattn.pipelines.evaluate_maps import MapEvaluator
 
 Capsys = pytest.CaptureFixture[str]
-CNN = ["--model", "timm:test_resnet", "--model-args", "pretrained=false"]
+CNN = ["--model", "timm:test_resnet", "--input-size", "64", "--model-args", "pretrained=false"]
 THINGS = {"zebra": 24, "bird": 16, "person": 1}
 
 
