@@ -185,7 +185,7 @@ def test_every_policy_is_seeded(policy: str, photos: Path, tmp_path: Path, capsy
     weights = glimpse_model(tmp_path / "gray.safetensors", channels=1)  # colors become gray
     printed = set()
     for out in ("a", "b"):
-        assert glimpse(photos, weights, tmp_path / out, "--policy", policy) == 0
+        assert glimpse(photos / "wide.png", weights, tmp_path / out, "--policy", policy) == 0
         printed.add(capsys.readouterr().out)
     assert len(printed) == 1
 

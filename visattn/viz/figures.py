@@ -395,7 +395,7 @@ def _draw_tile(
     ax: Axes, tile: Tile, drawing: DrawOptions, region: Box, resized: Any, *, bar: bool
 ) -> None:
     across, aside = inches(ax)[0], 0.055 * len(tile.aside)
-    size = ax.title.get_fontsize()
+    size = float(ax.title.get_fontsize())
     title = [fit_text(line, across - aside, size=size) for line in tile.title.split("\n")]
     ax.set_title("\n".join(title), loc="left")
     ax.set_title(tile.aside, loc="right", color=MUTED, fontsize=6.5)

@@ -32,7 +32,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "hidden": ("a\0b", "\x1b[31mred", "b\u202eevil", "\u200b", "new\nline", "\udcff"),
     "accents": ("a" + "\u0301" * 5000, "Z\u0351\u036b\u0343" * 20),
     "endless": ("x" * 10_000, "a"),
-    "many": tuple(f"word{number}" for number in range(300)),
+    "many": tuple(f"word{number}" for number in range(100)),
     "blank": (" ", ""),
 }
 TOO_WIDE = (
@@ -52,7 +52,7 @@ def test_panel_with_hostile_text_is_drawn_fast(kind: str) -> None:
     words = WORDS[kind]
     start = time.process_time()
     panel = rgb(caption_figure(IMAGE, said(words)), 600)
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 4
     assert panel.shape[1] == 600
 
 
