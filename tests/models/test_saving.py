@@ -290,6 +290,6 @@ def test_models_come_back_from_the_hub_with_their_cards(
     text = (hub.folder / "user/cats/main/README.md").read_text()
     for part in (
         "pipeline_tag: image-classification\nlicense: mit\n", "Cats.", '"class": "AttentionResNet"',
-        'va.load("hf://user/cats")', '"test/accuracy": 0.875', "max_steps: 2",
+        'va.load("hf://user/cats")', '"test/accuracy": 0.875', "max_epochs: 2",
     ):  # fmt: skip
         assert part in text
