@@ -79,7 +79,7 @@ SIZES = {"image_size": 24, "train": 13, "val": 3, "test": 11}
 FLIP = [of("RandomHorizontalFlip")]
 TURN = [of("RandomCrop", size=28, padding=3), of("RandomRotation", degrees=[-20, 20])]
 TRANSFORMER = of(
-    "TransformerCaptioner", encoder=frozen(64), embed_dim=14, num_heads=7, num_layers=1,
+    "TransformerCaptioner", encoder=trained(24, 24), embed_dim=14, num_heads=7, num_layers=1,
     dropout=0.3, feature_dropout=0.2,
 )  # fmt: skip
 GUIDED = {"doubly_stochastic_weight": 1.0, "attention_loss_weight": 0.5, "label_smoothing": 0.1}
@@ -129,13 +129,14 @@ TASKS = {
                 val=11),
              train_transforms=[of("RandomInvert")]),
     ),
-    "scenes": (of("CaptioningTask", captioner=soft(trained(24, 24)), **ATTEND), SCENES),
+    "scenes": (of("CaptioningTask", captioner=TRANSFORMER, **ATTEND), SCENES),
     "captions": (
-        of("CaptioningTask", captioner=TRANSFORMER, monitor="val/cider-d", **GUIDED, **ATTEND),
+        of("CaptioningTask", captioner=soft(frozen(64)), monitor="val/cider-d", **GUIDED,
+           **ATTEND),
         PHOTOS,
     ),
     "critical": (
-        of("SCSTTask", captioner=TRANSFORMER, num_samples=3, monitor="val/cider-d", **ATTEND),
+        of("SCSTTask", captioner=soft(frozen(64)), num_samples=3, monitor="val/cider-d", **ATTEND),
         PHOTOS,
     ),
     "hard": (

@@ -293,17 +293,13 @@ class Task(LightningModule, ABC):
         saved = checkpoint.get("visattn", {})
         check_same(saved.get("model", {}).get("arguments", {}), self.model, self.saved_names)
         self.seed = saved.get("seed")
-        if (
-            "current_model_state" in checkpoint
-            and self.fitting
-            and not any(
-                isinstance(each, WeightAveraging) for each in getattr(self.trainer, "callbacks", ())
-            )
-        ):
-            raise ValueError(
-                "the checkpoint holds averages of the weights: keep the callback EMA of its run, "
-                "or start a run from them with --init_from"
-            )
+        if "current_model_state" in checkpoint and self.fitting:
+            callbacks = getattr(self.trainer, "callbacks", ())
+            if not any(isinstance(each, WeightAveraging) for each in callbacks):
+                raise ValueError(
+                    "the checkpoint holds averages of the weights: keep the callback EMA of its "
+                    "run, or start a run from them with --init_from"
+                )
         loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
         (self._loader_state,) = loops.get("combined_loader") or [None]
 

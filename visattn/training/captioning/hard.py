@@ -30,7 +30,11 @@ from visattn.training.reduce import (
 
 
 class HardAttentionLosses(NamedTuple):
-    """Losses of rollouts over places, per caption, with the rewards behind them."""
+    """Losses of rollouts over places, per caption, with the rewards behind them.
+
+    Their gradient is that of the bound plus the weighted entropy, negated: the sum over the words,
+    the mean over rollouts and captions. Its expectation is exact.
+    """
 
     bound: Float[Tensor, ""]
     """Negative variational bound: cross-entropy of the words given the sampled places."""
@@ -45,51 +49,6 @@ class HardAttentionLosses(NamedTuple):
     def total(self) -> Float[Tensor, ""]:
         """The sum of the losses."""
         return self.bound + self.policy + self.entropy
-
-
-def hard_attention_losses(
-    word_losses: Float[Tensor, "r m t"],
-    rewards: Float[Tensor, "r m t"],
-    place_log_probs: Float[Tensor, "r m t"],
-    entropies: Float[Tensor, "r m t"],
-    *,
-    entropy_weight: float = 0.0,
-) -> HardAttentionLosses:
-    """Return the losses whose gradient is that of the bound plus the weighted entropy, negated.
-
-    All values are those of m rollouts of r captions, and 0 for padding. The losses are summed over
-    words and averaged over rollouts and captions.
-
-    The expected gradient is exact: for the entropy too, since the entropy of later words is part of
-    the reward of a place. The baseline of a reward is the mean over the other rollouts of the
-    caption.
-
-    Args:
-        word_losses: Cross-entropy of each word given the sampled places.
-        rewards: Reward of each place: the log-probability of its word and all later ones.
-        place_log_probs: Log-probability of each sampled place.
-        entropies: Entropy of the attention before each word.
-        entropy_weight: Weight of the entropy (the paper's λ_e).
-
-    Raises:
-        ValueError: If there is a single rollout per caption.
-
-    Example:
-        >>> one = torch.ones(1, 2, 1)
-        >>> rewards = torch.tensor([[[-1.0], [-3.0]]])
-        >>> hard_attention_losses(one, rewards, -one, one).bound
-        tensor(1.)
-
-    Source:
-        Xu et al. 2015, arXiv:1502.03044, equations 10 to 12.
-    """
-    returns = rewards + entropy_rewards(entropies, entropy_weight)
-    return HardAttentionLosses(
-        bound=word_losses.sum(-1).mean(),
-        policy=reinforce_loss(place_log_probs, leave_one_out_advantages(returns)),
-        entropy=-entropy_weight * entropies.sum(-1).mean(),
-        rewards=rewards,
-    )
 
 
 class HardAttentionTask(CaptioningTask):
@@ -190,7 +149,7 @@ class HardAttentionTask(CaptioningTask):
         return numbers[batch.image_indices, captions, rollouts]
 
     def losses(self, rollouts: TeacherForcedOutput, batch: CaptionBatch) -> HardAttentionLosses:
-        """Return the losses of rollouts."""
+        """Return the losses of rollouts, by equations 10 to 12 of the paper."""
         targets = batch.captions[rollouts.rows, rollouts.steps + 1]
         smoothing = self.label_smoothing
         word_losses = cross_entropy(
@@ -202,12 +161,16 @@ class HardAttentionTask(CaptioningTask):
         alpha = cast("Tensor", rollouts.attention.probabilities)
         place_probs = alpha.gather(-1, chosen).squeeze(-1)
         place_log_probs = place_probs.clamp_min(torch.finfo(alpha.dtype).tiny).log()
-        return hard_attention_losses(
-            self._pad(word_losses, rollouts),
-            rewards_to_go(log_probs),
-            self._pad(place_log_probs, rollouts),
-            self._pad(categorical_entropy(alpha), rollouts),
-            entropy_weight=self.entropy_weight * self._remaining(),
+        entropies = self._pad(categorical_entropy(alpha), rollouts)
+        weight = self.entropy_weight * self._remaining()  # the paper's lambda_e
+        rewards = rewards_to_go(log_probs)  # of a place: of its word and all later ones
+        # The entropy of later words is part of the reward of a place.
+        advantages = leave_one_out_advantages(rewards + entropy_rewards(entropies, weight))
+        return HardAttentionLosses(
+            bound=self._pad(word_losses, rollouts).sum(-1).mean(),
+            policy=reinforce_loss(self._pad(place_log_probs, rollouts), advantages),
+            entropy=-weight * entropies.sum(-1).mean(),
+            rewards=rewards,
         )
 
     def _pad(

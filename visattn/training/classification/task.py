@@ -133,13 +133,6 @@ class ClassificationEvaluation(Evaluation):
         return {f"{split}_classes": rows, **report}
 
 
-class _NoMixing(nn.Module):
-    """Returns images and labels unchanged."""
-
-    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return images, labels
-
-
 def _batch_mixing(mixup: float, cutmix: float, *, num_classes: int) -> nn.Module:
     """Return the module that mixes the images of a batch and their labels."""
     modules: list[nn.Module] = []
@@ -149,4 +142,4 @@ def _batch_mixing(mixup: float, cutmix: float, *, num_classes: int) -> nn.Module
         modules.append(v2.CutMix(alpha=cutmix, num_classes=num_classes))
     if len(modules) > 1:
         return v2.RandomChoice(modules)
-    return modules[0] if modules else _NoMixing()
+    return modules[0] if modules else v2.Identity()

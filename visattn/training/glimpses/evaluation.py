@@ -1,7 +1,7 @@
 """Evaluation of glimpse models: error rates after each glimpse, and known centers of objects."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -141,7 +141,9 @@ class GlimpseEvaluation(Evaluation):
             "greedy": "error",
             "averaged": f"error_averaged_{num_samples}x{model.num_glimpses}_glimpses",
         }
-        self.errors = nn.ModuleDict({name: GlimpseErrors(model.num_glimpses) for name in SOURCES})
+        self.errors: Any = nn.ModuleDict(
+            {name: GlimpseErrors(model.num_glimpses) for name in SOURCES}
+        )
         self.loss = WeightedMean()
         self.label_counts = ClassCounts(len(model.class_names))
         self.num_images = 0
@@ -161,7 +163,7 @@ class GlimpseEvaluation(Evaluation):
         if self.has_chance_level:
             self.label_counts.update(labels.flatten())
         for source, logits in logits_by_source:
-            self._error(source).update(logits, labels)
+            self.errors[source].update(logits, labels)
             if source == "greedy":
                 targets = label_sequences(labels)
                 read = logits.unflatten(1, (targets.shape[1], -1))[:, :, -1].flatten(0, 1)
@@ -177,7 +179,7 @@ class GlimpseEvaluation(Evaluation):
     def notes(self, split: str) -> dict[str, Any]:
         """Return the errors after each glimpse, and whether the last ones are above chance."""
         per_glimpse = {
-            source: [None if e != e else e for e in self._error(source).per_glimpse().tolist()]
+            source: [None if e != e else e for e in self.errors[source].per_glimpse().tolist()]
             for source in self._updated()
         }
         notes: dict[str, Any] = {f"{split}_error_per_glimpse": per_glimpse}
@@ -194,14 +196,11 @@ class GlimpseEvaluation(Evaluation):
 
     def _updated(self) -> list[str]:
         """Return the sources of locations that any process evaluated."""
-        names = all_gather_union(name for name in SOURCES if self._error(name).update_called)
+        names = all_gather_union(name for name in SOURCES if self.errors[name].update_called)
         return [name for name in SOURCES if name in names]
 
     def _final_errors(self) -> dict[str, Tensor]:
-        return {self.error_names[name]: self._error(name).compute() for name in self._updated()}
-
-    def _error(self, source: str) -> GlimpseErrors:
-        return cast("GlimpseErrors", self.errors[source])
+        return {self.error_names[name]: self.errors[name].compute() for name in self._updated()}
 
 
 @torch.no_grad()  # on a function, since a generator would leak the setting to its caller

@@ -211,16 +211,6 @@ def label_targets(
     return labels
 
 
-def check_num_labels(model: RecurrentAttentionModel, max_length: int) -> None:
-    """Refuse a model that reads another number of labels per image than the data have."""
-    num_labels = model.num_labels - (model.end_class is not None)
-    if num_labels != max_length:
-        raise ValueError(
-            f"the data have up to {max_length} label{'s' * (max_length > 1)} per image, but the "
-            f"model reads {num_labels}: use DRAM with max_objects={max_length}, or other data"
-        )
-
-
 def _classification_loss(
     logits: Float[Tensor, "b m t k"],
     labels: Int[Tensor, "b ..."],

@@ -25,7 +25,6 @@ from visattn.training.glimpses.losses import (
     GlimpseLosses,
     RewardType,
     ValueBaseline,
-    check_num_labels,
     compute_glimpse_losses,
     label_targets,
 )
@@ -105,7 +104,13 @@ class GlimpseTask(Task):
         monitor: str = "val/error",
     ) -> None:
         super().__init__(model(data_info["class_names"]), optim, monitor)
-        check_num_labels(self.model, data_info.get("max_length", 1))
+        most, read = data_info.get("max_length", 1), self.model.num_labels
+        read -= self.model.end_class is not None
+        if read != most:
+            raise ValueError(
+                f"the data have up to {most} label{'s' * (most > 1)} per image, but the model "
+                f"reads {read}: use DRAM with max_objects={most}, or other data"
+            )
         self.num_rollouts = num_rollouts
         self.loss_options: dict[str, Any] = {
             "reward": reward,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -196,7 +196,7 @@ class QuestionTask(Task):
                 CONTROLS, (batch.swap_images(), batch.without_images()), strict=True
             ):
                 predictions = self._answer(other).logits.argmax(1)[paired]
-                evaluation.control(name).update(predictions, available[paired], types[paired])
+                evaluation.controls[name].update(predictions, available[paired], types[paired])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add how well the first types are answered."""
@@ -249,14 +249,10 @@ class QuestionEvaluation(Evaluation):
         self.scores = QuestionScores(types, num_answers)
         self.loss = WeightedMean()
         self.referents = ReferentScores(num_steps=num_steps, num_hops=num_hops)
-        self.controls = nn.ModuleDict(
+        self.controls: Any = nn.ModuleDict(
             {name: QuestionScores(types, num_answers) for name in CONTROLS}
         )
         self.names = (*self.scores.names, "loss", *self.referents.names)
-
-    def control(self, name: str) -> QuestionScores:
-        """Return the scores of a control."""
-        return cast("QuestionScores", self.controls[name])
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name; controls if any process updated them."""
@@ -266,7 +262,7 @@ class QuestionEvaluation(Evaluation):
         if "referents" in updated:
             values |= self.referents.compute()
         for name in (name for name in CONTROLS if name in updated):
-            results = self.control(name).compute()
+            results = self.controls[name].compute()
             values |= {f"{name}_{key}": results[key] for key in ("accuracy", "mean_accuracy")}
             for group in self.scores.groups:
                 values[f"{name}_accuracy_{group}"] = results[f"accuracy_{group}"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -153,7 +153,7 @@ class SegmentationEvaluation(Evaluation):
         self.class_names = class_names
         self.scores = SegmentationScores(len(class_names), background=background)
         self.loss = WeightedMean()
-        self.gates = nn.ModuleList(GateScores() for _ in range(num_gates))
+        self.gates: Any = nn.ModuleList(GateScores() for _ in range(num_gates))
         foreground = (FOREGROUND_METRIC,) if background else ()
         gate_names = [
             f"gate_{number}_{name}"
@@ -162,24 +162,19 @@ class SegmentationEvaluation(Evaluation):
         ]
         self.names = (*SEGMENTATION_METRICS, *foreground, "loss", *gate_names)
 
-    @property
-    def gate_scores(self) -> Sequence[GateScores]:
-        """The metrics of each gate."""
-        return cast("Sequence[GateScores]", tuple(self.gates))
-
     def update(
         self, output: UNetOutput, labels: UInt8[Tensor, "b y x"], loss: Float[Tensor, ""]
     ) -> None:
         """Add the output for images, the true classes of their pixels, and their mean loss."""
         self.loss.update(loss * len(labels), len(labels))
         self.scores.update(output.logits.argmax(1), labels)
-        for scores, gate in zip(self.gate_scores, output.gates, strict=False):
+        for scores, gate in zip(self.gates, output.gates, strict=False):
             scores.update(gate, labels)
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name."""
         values = {**self.scores.compute(), "loss": self.loss.compute()}
-        for number, gate in enumerate(self.gate_scores, 1):
+        for number, gate in enumerate(self.gates, 1):
             values |= {f"gate_{number}_{name}": value for name, value in gate.compute().items()}
         return values
 
