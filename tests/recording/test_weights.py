@@ -166,36 +166,23 @@ def test_weights_and_gradients_are_those_of_the_library(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [WHOLE, PADDED], ids=["whole", "padded"])
-@pytest.mark.parametrize("kind", ["timm", "timm fused", "torchvision"])
-def test_dense_window_weights_times_values_equal_the_output(
-    kind: str, options: dict[str, Any]
-) -> None:
+def test_dense_window_weights_times_values_equal_the_output(options: dict[str, Any]) -> None:
     torch.manual_seed(7)
-    if kind == "torchvision":
-        size = options["img_size"]
-        model: Any = TorchvisionSwin([4, 4], 12, [2, 1], [2, 3], [3, 5], num_classes=5).eval()
-        blocks = [block for part in (1, 3) for block in model.features[part]]
-    else:
-        model, size = of_timm("swin_tiny_patch4_window7_224", **options).eval(), None
-        blocks = [block for stage in model.layers for block in stage.blocks]
+    size = options["img_size"]
+    model: Any = TorchvisionSwin([4, 4], 12, [2, 1], [2, 3], [3, 5], num_classes=5).eval()
+    blocks = [block for part in (1, 3) for block in model.features[part]]
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     for block in blocks:
-        block.norm1.register_forward_hook(lambda _, __, out: inputs.append(out))
-        if kind == "torchvision":
-            block.attn.register_forward_hook(lambda _, __, out: outputs.append(out))
-        else:
-            block.attn.fused_attn = kind == "timm fused"
-            nn.init.zeros_(block.mlp.fc2.weight)  # so that a block only adds its attention
-            nn.init.zeros_(block.mlp.fc2.bias)
-            block.register_forward_hook(lambda _, args, out: outputs.append(out - args[0]))
         nn.init.normal_(block.attn.qkv.bias)
         nn.init.normal_(block.attn.relative_position_bias_table)
+        block.norm1.register_forward_hook(lambda _, __, out: inputs.append(out))
+        block.attn.register_forward_hook(lambda _, __, out: outputs.append(out))
     subject = analyze_model(model, size)
     inputs.clear()
     outputs.clear()
     with torch.no_grad(), record(subject) as recording:
-        model(torch.randn(2, 3, *options["img_size"]))
+        model(torch.randn(2, 3, *size))
     for block, x, out, weights in zip(blocks, inputs, outputs, recording.weights, strict=True):
         heads = weights.shape[1]
         values = block.attn.qkv(x.flatten(1, 2)).unflatten(-1, (3, heads, -1))[:, :, 2]
