@@ -93,11 +93,6 @@ class ReadRows:
         alike = len({share for share in self.prefix if share}) == 1
         return "distilled" if alike else "mixture"
 
-    def same_cells(self, other: "ReadRows") -> bool:
-        """Whether both read the same patches."""
-        cells, others = ([[share > 0 for share in row] for row in e.cells] for e in (self, other))
-        return cells == others
-
     def __str__(self) -> str:
         """Return the kinds of tokens with their shares."""
         if self.pool:

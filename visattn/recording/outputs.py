@@ -60,10 +60,6 @@ class OutputLayout:
     is_probability: bool = False
     is_binary: bool = False
 
-    def two_classes(self) -> "OutputLayout":
-        """Return the layout of a single number that stands for two classes."""
-        return replace(self, num_classes=2, is_binary=True)
-
 
 def detect_output_layout(
     output: Any, batch_size: int, num_classes: int | None = None, declared: Collection[int] = ()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import partial
 from math import isnan, nan
 from typing import Any, cast
 
@@ -163,7 +164,8 @@ class _Recorder:
             stack.enter_context(self.strides.watching(self.model))
             for site, tap in self.taps.items():
                 if self.probe_first or self._wanted(site):
-                    stack.enter_context(tap.listening(self.request, self._tap_hook(site)))
+                    hook = in_this_run(partial(self._on_tap, site))
+                    stack.enter_context(tap.listening(self.request, hook))
             if others:
                 calls = attention_calls(self.model, self._on_call, self._on_start)
                 stack.enter_context(calls)
@@ -265,22 +267,18 @@ class _Recorder:
             return by_window.transpose(1, 2).flatten(0, 1)
         return weights.unsqueeze(2) if layer.single_query else weights
 
-    def _tap_hook(self, site: str) -> Callable[[Tap, Any, Tensor], None]:
-        """Return a forward hook that records what a block passes through its tap."""
-
-        def hook(tap: Tap, _: Any, weights: Tensor) -> None:
-            if not self._wanted(site):
-                return
-            weights = weights if self.request.differentiable else weights.detach()
-            weights = _select_rows(weights, tap, self.request, site)
-            info = MapInfo()
-            if tap.fulfilled is not None:
-                more = {"queries": self.request.queries, "heads": self.request.heads}
-                info = MapInfo(prefix_tokens=tuple(tap.roles), more=more)
-            kind = cast("MapKind", tap.kind)
-            self._add(site, kind, _to_grid(weights, tap, site), weights, info)
-
-        return in_this_run(hook)
+    def _on_tap(self, site: str, tap: Tap, _: Any, weights: Tensor) -> None:
+        """Record what a block passes through its tap."""
+        if not self._wanted(site):
+            return
+        weights = weights if self.request.differentiable else weights.detach()
+        weights = _select_rows(weights, tap, self.request, site)
+        info = MapInfo()
+        if tap.fulfilled is not None:
+            more = {"queries": self.request.queries, "heads": self.request.heads}
+            info = MapInfo(prefix_tokens=tuple(tap.roles), more=more)
+        values = _to_grid(weights, tap, site)
+        self._add(site, cast("MapKind", tap.kind), values, weights, info)
 
     def _add(
         self, site: str, kind: MapKind, values: Tensor, weights: Tensor, info: MapInfo

@@ -232,7 +232,9 @@ class ScoreTracer:
                     return
                 if tensor.grad_fn is not None:
                     edge, version = get_gradient_edge(tensor), tensor._version  # noqa: SLF001
-                    output = LayerOutput(site, module, edge, _source(args), tensor, version)
+                    given = args and isinstance(args[0], Tensor) and args[0].grad_fn is not None
+                    source = get_gradient_edge(args[0]) if given else None
+                    output = LayerOutput(site, module, edge, source, tensor, version)
                     trace.outputs.append(output)
 
         def on_call(call: AttentionCall) -> None:
@@ -266,13 +268,6 @@ class ScoreTracer:
             for part in _scores_in(output, trace.layout)
         )
         return trace
-
-
-def _source(args: Sequence[Any]) -> GradientEdge | None:
-    tensor = args[0] if args else None
-    if not isinstance(tensor, Tensor) or tensor.grad_fn is None:
-        return None
-    return get_gradient_edge(tensor)
 
 
 def _on_tap(site: str, trace: Trace, _: nn.Module, __: Any, output: Any) -> None:
@@ -312,11 +307,6 @@ class Reading:
     rows: ReadRows | None = None
     parallel: tuple[str, ...] = ()
 
-    @property
-    def some_patches(self) -> bool:
-        """Whether some of the patches are read, which may depend on the image."""
-        return self.rows is not None and any(share == 0 for row in self.rows.cells for share in row)
-
 
 def confirmed_reading(
     tracer: ScoreTracer, image: Tensor, kept: Trace | None, probe: Probe
@@ -328,13 +318,13 @@ def confirmed_reading(
         probe: Positions of the tokens of attention.
     """
     reading = _reading(tracer, image, kept, probe)
-    if reading is None or not reading.some_patches:
+    if reading is None or reading.rows is None or all(map(all, reading.rows.cells)):
         return reading
     # Mirrored and inverted images have their maxima elsewhere.
     variants = image.flip(-1), -image.flip(-2)
     others = [_reading(tracer, variant, None, probe) for variant in variants]
     rows = [each.rows for each in (reading, *others) if each is not None and each.rows is not None]
-    if all(rows[0].same_cells(each) for each in rows):
+    if len({tuple(share > 0 for row in each.cells for share in row) for each in rows}) == 1:
         return reading
     return replace(reading, rows=mean_of_images(rows))
 

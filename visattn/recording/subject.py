@@ -213,7 +213,7 @@ def analyze_model(
         info = _measured(subject, len(names))
     # A single score separates two classes by its sign.
     if len(names) == 2 and info.output.num_classes == 1:
-        info = replace(info, output=info.output.two_classes())
+        info = replace(info, output=replace(info.output, num_classes=2, is_binary=True))
     if class_names is not None:
         parse_class_names(class_names, info.output.num_classes)
     return replace(subject, info=info)
