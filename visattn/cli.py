@@ -185,7 +185,8 @@ def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
         said.write("".join(f"{hint.removeprefix('; ')}\n" for hint in hints))
         raise
     finally:
-        sys.stderr.write(terminal_text(said.getvalue(), keep="\n"))
+        if said.getvalue():  # to write nothing fails, too, where stderr is a full disk
+            sys.stderr.write(terminal_text(said.getvalue(), keep="\n"))
     return call()
 
 
