@@ -10,6 +10,7 @@ from visattn.data.captions.batch import (
     CaptionSample,
     Vocabulary,
     collate_captions,
+    num_paired,
     split_words,
 )
 from visattn.metrics.ptb_tokenizer import join_words, ptb_tokenize
@@ -212,6 +213,6 @@ def test_phrases_follow_their_captions() -> None:
 def test_swap_images_swaps_each_image_with_its_partner() -> None:
     batch = collate_captions([sample(number, "a") for number in range(5)], VOCABULARY)
     swapped = batch.swap_images()
-    assert (batch.num_paired, swapped.samples) == (4, batch.samples)
+    assert (num_paired(batch), swapped.samples) == (4, batch.samples)
     assert swapped.images is not None
     assert swapped.images[:, 0, 0, 0].tolist() == [1, 0, 3, 2, 4]

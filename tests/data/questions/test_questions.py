@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from visattn.data.captions.batch import Vocabulary
+from visattn.data.captions.batch import Vocabulary, num_paired
 from visattn.data.questions.batch import (
     Question,
     QuestionSample,
@@ -197,7 +197,7 @@ def test_soft_scores_hold_the_accuracy_of_each_answer() -> None:
 
 def test_data_without_boxes_have_no_referents_and_an_unpaired_image_keeps_its_place() -> None:
     batch = collate_questions([sample(Question("it", "red", "x"))] * 3, WORDS, ["red"]).to("cpu")
-    assert (batch.boxes, batch.referents, batch.num_paired) == (None, None, 2)
+    assert (batch.boxes, batch.referents, num_paired(batch)) == (None, None, 2)
     assert batch.questions.tolist() == [[5]] * 3
     assert batch.rows()[2].text == "it"
 

@@ -249,11 +249,6 @@ class CaptionBatch(NamedTuple):
         dropped &= self.captions >= len(SPECIAL_TOKENS)
         return self._replace(captions=self.captions.masked_fill(dropped, UNKNOWN))
 
-    @property
-    def num_paired(self) -> int:
-        """Number of images that have a partner: all, or all but the last."""
-        return len(self.samples) // 2 * 2
-
     def swap_images(self) -> Self:
         """Return the batch with the images of each pair swapped, as a control for scores.
 
@@ -271,6 +266,11 @@ class CaptionBatch(NamedTuple):
             images=None if self.images is None else self.images[partners],
             grids=tuple(grid[partners] for grid in self.grids),
         )
+
+
+def num_paired(batch: Any) -> int:
+    """Return the number of images that have a partner: all, or all but the last."""
+    return len(batch.samples) // 2 * 2
 
 
 def image_partners(count: int) -> Int[Tensor, " n"]:

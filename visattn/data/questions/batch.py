@@ -131,11 +131,6 @@ class QuestionBatch(NamedTuple):
             **{name: value[rows] for name, value in values.items() if value is not None},
         )
 
-    @property
-    def num_paired(self) -> int:
-        """Number of images that have a partner: all, or all but the last."""
-        return len(self.samples) // 2 * 2
-
     def swap_images(self) -> Self:
         """Return the batch with the images of each pair swapped, as `CaptionBatch.swap_images`."""
         return self._replace(images=self.images[image_partners(len(self.samples))])

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from visattn.data.captions.batch import CaptionBatch
+from visattn.data.captions.batch import CaptionBatch, num_paired
 from visattn.data.phrases import SupervisedPart, supervised_words
 from visattn.functional.captions import (
     AttentionLoss,
@@ -241,13 +241,13 @@ class CaptioningTask(Task):
         if dataloader_idx:
             return
         self._score("teacher_forced", reference_captions(self.model, batch), batch)
-        if batch.num_paired:  # a single image has no partner
+        if num_paired(batch):  # a single image has no partner
             swapped = batch.swap_images()
             for split, captions in (
                 ("shuffled", self._generate(self.model, swapped)),
                 ("shuffled_teacher_forced", reference_captions(self.model, swapped)),
             ):
-                paired = [each for each in captions if each.image_index < batch.num_paired]
+                paired = [each for each in captions if each.image_index < num_paired(batch)]
                 self._score(split, paired, batch)
         if not self._untrained:  # always with the same random weights
             with torch.random.fork_rng():

@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from visattn.data.captions.batch import num_paired
 from visattn.data.questions.batch import QuestionBatch
 from visattn.functional.captions import attention_supervision_loss
 from visattn.metrics.grounding import box_coverage
@@ -191,7 +192,7 @@ class QuestionTask(Task):
             maps = output.attention.unflatten(2, self.model.grid_size)
             evaluation.referents.update(maps, boxes)
         if not self.fitting:
-            paired = batch.image_indices < batch.num_paired
+            paired = batch.image_indices < num_paired(batch)
             for name, other in zip(
                 CONTROLS, (batch.swap_images(), batch.without_images()), strict=True
             ):
