@@ -26,6 +26,15 @@ def run(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    """The best checkpoint, in a folder of its own."""
+    path = tmp_path / "copy" / "checkpoints" / "best.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes((run / "checkpoints" / "best.ckpt").read_bytes())
+    return path
+
+
 @pytest.fixture(autouse=True)
 def _own_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Set the arguments that LightningCLI reads, and a working directory for runs."""

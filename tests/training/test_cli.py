@@ -56,15 +56,6 @@ def test_a_run_leaves_config_checkpoints_logs_and_record(run: Path) -> None:
     assert record["fit"]["best"] == {"val/caption_accuracy": 0.0}
 
 
-@pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
-    """The best checkpoint, in a run of its own."""
-    (tmp_path / "copy" / "checkpoints").mkdir(parents=True)
-    path = tmp_path / "copy" / "checkpoints" / "best.ckpt"
-    path.write_bytes((run / "checkpoints" / "best.ckpt").read_bytes())
-    return path
-
-
 def test_test_scores_every_split_and_control(tiny: Path, copy: Path) -> None:
     assert main(["test", "--config", str(tiny), "--ckpt_path", str(copy)]) == 0
     folder = copy.parent.parent

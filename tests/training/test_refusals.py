@@ -115,15 +115,6 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mark
 
 
-@pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
-    """The best checkpoint, in a folder of its own."""
-    path = tmp_path / "copy" / "checkpoints" / "best.ckpt"
-    path.parent.mkdir(parents=True)
-    path.write_bytes((run / "checkpoints" / "best.ckpt").read_bytes())
-    return path
-
-
 @pytest.mark.parametrize(("words", "code", "message"), CASES)
 def test_mistakes_and_attacks_are_refused_in_a_line(
     words: str, code: int, message: str, tiny: Path, copy: Path, run: Path, evil: Path,
