@@ -308,3 +308,11 @@ def test_what_is_assumed_is_said_once(
         "interpolation": "bilinear", "mean": [0.1, 0.2, 0.3], "std": [0.5] * 3,
         "source": "mean= and std=",
     }  # fmt: skip
+
+
+def test_mean_and_std_of_colors_are_not_those_of_a_gray_tensor() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    explainer = va.Explainer(model, mean=(0.5, 0.4, 0.3), std=(0.5,) * 3)
+    batch = explainer.prepare(torch.rand(1, 1, 16, 16))
+    assert batch.originals[0].display.startswith("channel 0 in gray")
+    assert len(explainer.analyze(batch).info.mean) == 1

@@ -15,7 +15,7 @@ import visattn as va
 from tests.helpers.image_text_models import tiny_detector
 from visattn.blocks.tap import Tap
 from visattn.models.vit import VisionTransformer
-from visattn.recording.model_config import configured_image_size, input_hint
+from visattn.recording.model_config import configured_image_size, input_hint, stated_info
 from visattn.recording.subject import analyze_model
 
 X = torch.zeros(1, 3, 32, 32)
@@ -203,6 +203,9 @@ def test_image_size_is_read_from_attributes_and_configs() -> None:
         vars(model := build()).update(attributes)
         for each in (model, nn.Sequential(nn.LSTM(512, 8), model)):
             assert configured_image_size(each) == size
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**PLAIN))
+    model.vit.image_size = 7  # type: ignore[assignment]
+    assert stated_info(model)[0].input_size == (48, 80)  # its own before that of a part
     published = OfInner()  # of other weights
     vars(published.features[0])["img_size"] = (48, 80)
     assert configured_image_size(published) == (48, 80)

@@ -147,6 +147,20 @@ def test_what_a_reader_should_know_is_written_below() -> None:
         assert part in line
 
 
+def test_what_is_said_of_one_photo_names_it(tmp_path: Path) -> None:
+    maps, photos = [], []
+    for name, width in (("cat", 40), ("dog", 60)):
+        photos.append(tmp_path / f"{name}.png")
+        Image.fromarray(PHOTOS[0]).save(photos[-1])
+        geometry = Geometry.identity((60, 80)).cropped(0, 0, (60, width))
+        info = MapInfo("gradcam", note="last layer 3 of 4")
+        maps.append([AttentionMap(torch.eye(5), "x", "gradient", geometry, info)])
+    [line] = [each for each in texts(va.figure(maps, photos)) if "last layer" in each]
+    assert "cat.png: the model saw 50 %" in line
+    assert "dog.png: the model saw 75 %" in line
+    assert line.count("last layer") == 1
+
+
 def test_what_a_map_explains_is_marked_at_any_size() -> None:
     things = Thing("pixel", (20, 10)), Thing("box", box=(10, 4, 30, 16))
     for thing, margin in zip(things, (10, 1), strict=True):  # of the cross: its arms
@@ -291,6 +305,12 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (list, None, {}, "a figure needs maps"),
     (methods_by_photos, PHOTOS[:1], {}, "got 2 rows and 1 photos"),
     (lambda: [placed(photo=1)], PHOTOS[0], {}, "lies on an image of"),
+    (lambda: [placed()], PHOTOS[0], {"scales": "photo"}, "scales must be one of map, row"),
+    (lambda: [placed()], PHOTOS[0], {"style": "heatt"}, "style must be one of heat, quanti"),
+    (lambda: [placed()], PHOTOS[0], {"opacity": 3}, "opacity must be between 0 and 1, got 3"),
+    (lambda: ["a.jpg"], None, {}, "a figure draws maps, got str"),
+    (lambda: np.zeros((7, 7)), PHOTOS[0], {}, "a figure draws maps, got ndarray"),
+    (lambda: [torch.zeros(7, 7)], PHOTOS, {}, "a figure draws maps, got Tensor"),
 ]
 
 
@@ -298,7 +318,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
 def test_what_does_not_fit_is_refused(
     maps: Any, images: Any, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         va.figure(maps(), images, **options)
 
 

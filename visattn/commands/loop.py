@@ -271,7 +271,6 @@ class Folder:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
-        # As they are read back from JSON.
         # As they are read from a record.
         self._settings = json.loads(json.dumps(dict(self.command.settings), default=str))  # noqa: TID251
 

@@ -257,10 +257,8 @@ class Explainer:
     def _subject(self, inputs: Tensor | None, *, described: bool) -> Subject:
         """Return the model at the size of its inputs; it is not run if it is only described."""
         made = self._preprocessing
-        size, channels = (
-            made.size,
-            None if isinstance(made.mean, float | int | None) else len(made.mean),
-        )
+        named = len(made.mean) if isinstance(made.mean, Sequence) else None
+        size, channels = made.size, named
         if inputs is not None:
             size, channels = (inputs.shape[2], inputs.shape[3]), inputs.shape[1]
         key = size, channels, described
@@ -269,7 +267,7 @@ class Explainer:
             subject = make(self.model, size, self.class_names, channels)
             count = len(subject.info.mean)
             own = subject.info.input_size, count, described
-            if made.mean is not None and made.std is not None and channels in (None, count):
+            if made.mean is not None and made.std is not None and named in (None, count):
                 mean, std = (
                     (e,) * count if isinstance(e, float | int) else tuple(e)
                     for e in (made.mean, made.std)

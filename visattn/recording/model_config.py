@@ -36,7 +36,8 @@ _SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)  # of images, tried for an ad
 _SIZE_NAMES = ("image_size", "img_size", "input_size")
 _CONFIGS = ("default_cfg", "pretrained_cfg", "config")
 _VISION_CONFIGS = ("vision_config", "image_config", "encoder")
-_USUAL, _OF_TIMM = (224, 224), "timm pretrained_cfg"
+_USUAL = (224, 224)
+_OF_TIMM = "timm pretrained_cfg"
 _LONGEST_SIDE = 100_000  # pixels, beyond which no tensor can be made
 
 
@@ -163,7 +164,8 @@ def _of_transformers(model: nn.Module, size: tuple[int, int]) -> tuple[ModelInfo
             f"vision tower, model.{tower[0]}, or compare images with texts: text=[...]"
         )
     config = cast("Any", model.config)
-    kind = str(vision_config(config).model_type)
+    vision = vision_config(config)
+    kind = str(vision.model_type)
     (mean, std), source = (
         default_mean_std(kind),
         f"assumed: mean and std of published {kind} weights",
@@ -172,6 +174,8 @@ def _of_transformers(model: nn.Module, size: tuple[int, int]) -> tuple[ModelInfo
     wrapped = wrapped or getattr(getattr(model, "timm_model", None), "pretrained_cfg", None)
     if isinstance(wrapped, dict):
         (mean, std), source = _timm_colors(wrapped), _OF_TIMM
+    else:  # that of a part, such as a decoder, comes after its own
+        size = _parse_sides(getattr(vision, "image_size", None)) or size
     error = ""
     if kind.startswith(_BGR_TYPES):
         error = f"the weights of {kind} take blue, green and red, not normalized by mean and std"

@@ -1,4 +1,4 @@
-"""Plain names that several subpackages share: kinds of maps, splits, special tokens and classes."""
+"""What several subpackages share: kinds of maps, splits, special tokens, classes, index cards."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import matplotlib as mpl
 import numpy as np
@@ -558,7 +558,9 @@ def figure(
         options: Fields of `DrawOptions`, such as `colormap` and `style`.
 
     Raises:
-        ValueError: If there is no map, or a map lies on an image of another size.
+        TypeError: If something else than maps is given.
+        ValueError: If there is no map, a map lies on an image of another size, or `scales` is none
+            of these.
 
     Example:
         >>> import visattn as va
@@ -575,6 +577,8 @@ def figure(
     drawing = DrawOptions(**options)
     rows, names = _rows(maps, images)
     flat = [each for _, own in rows for each in own]
+    if isinstance(scales, str) and scales not in get_args(ScaleGroup):
+        raise ValueError(f"scales must be one of {', '.join(get_args(ScaleGroup))}, got {scales!r}")
     per_map = _scales([own for _, own in rows], scales) if isinstance(scales, str) else [*scales]
     titles, row_notes = _titles([own for _, own in rows], names)
     details = zip(flat, per_map, titles, boxes or [()] * len(flat), strict=True)
@@ -594,8 +598,16 @@ def figure(
             resized, region = partial(resize_image, tile.photo), _region([tile], crop=crop)
             _draw_tile(axes, tile, drawing, region, resized, bar=True)
         return np.ravel(ax)[0].figure
-    notes = [text for each, scale in zip(flat, per_map, strict=True)
-             for text in (*map_notes(each), scale.note) if text != _own_note(each)]  # fmt: skip
+    scale_of = iter(per_map)
+    said = [
+        {text: None for each in own for text in (*map_notes(each), next(scale_of).note)
+         if text != _own_note(each)} for _, own in rows
+    ]  # fmt: skip
+    notes = [  # with the photo of which it is said, unless it is said of all
+        text if photo is None or all(text in every for every in said)
+        else f"{Path(photo.name).name}: {text}"
+        for (photo, _), own in zip(rows, said, strict=True) for text in own if text
+    ]  # fmt: skip
     return sheet(tiles, drawing, notes=notes, crop=crop, width=width, rc=rc)
 
 
@@ -687,6 +699,11 @@ def _listed(maps: Any) -> list[AttentionMap]:
         return [maps]
     if isinstance(maps, Mapping):
         return list(maps.values())
+    if not isinstance(maps, AttentionMap | list | tuple):
+        raise TypeError(
+            f"a figure draws maps, got {type(maps).__name__}: make one of an array by "
+            "visattn.AttentionMap.from_array"
+        )
     # Of several methods and classes, the map of a method that explains no class is drawn once.
     flat = [own for each in maps for own in _listed(each)]
     return list({id(each): each for each in flat}.values())

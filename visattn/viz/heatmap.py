@@ -244,8 +244,7 @@ def overlay(
     """
     if not vmin < vmax:
         raise ValueError(f"vmin must be below vmax, got {vmin} and {vmax}")
-    if not 0 <= opacity <= 1:
-        raise ValueError(f"opacity must be between 0 and 1, got {opacity}")
+    _check_drawing(style, opacity)
     if style == "contour":
         drawn = image.copy()
         colors = palettes(style, colormap)[1:] if signed else palettes(style, colormap)[:1]
@@ -267,6 +266,13 @@ def overlay(
         drawn[unseen] = gray.round().astype(np.uint8)[:, None]
         _frame_seen(drawn, ~unseen)
     return drawn
+
+
+def _check_drawing(style: str, opacity: float) -> None:
+    if style not in _LOOKS:
+        raise ValueError(f"style must be one of {', '.join(_LOOKS)}, got {style!r}")
+    if not 0 <= opacity <= 1:
+        raise ValueError(f"opacity must be between 0 and 1, got {opacity}")
 
 
 def _quiet(photo: Image.Image, style: Style) -> Image.Image:
@@ -340,6 +346,9 @@ class DrawOptions:
         vmax: Value at the upper end of the colormap; None for that of the result.
         smooth: Whether to interpolate between cells; None for what suits the result.
 
+    Raises:
+        ValueError: If there is no such style, or the opacity is out of range.
+
     Example:
         >>> DrawOptions(vmax=2.0).draw(np.zeros((1, 2, 3), np.uint8), np.ones((1, 2))).shape
         (1, 2, 3)
@@ -357,6 +366,10 @@ class DrawOptions:
         if hints := [hint for name in options if (hint := own_name(name))]:
             raise TypeError(f"unexpected option{hints[0]}")
         return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Check style and opacity before anything is drawn."""
+        _check_drawing(self.style, self.opacity)
 
     def draw(
         self,
