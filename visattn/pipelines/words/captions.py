@@ -21,7 +21,7 @@ from visattn.attribution.perturbation import occlusion_windows, window_masks
 from visattn.attribution.words import check_method
 from visattn.images.reader import ImageLike, LoadedImage, make_thumbnail
 from visattn.images.sources import read_images
-from visattn.pipelines.words.generation import GeneratedText, force, generate
+from visattn.pipelines.words.generation import GeneratedText, generate, read_text
 from visattn.pipelines.words.image_tokens import ImageTokens, Kept, find_image_tokens
 from visattn.pipelines.words.language_model import (
     PhotoProcessor,
@@ -126,9 +126,9 @@ class PhotoWords:
                 "tokens, so that gradients of its attention have no place on the photo; use the "
                 "methods attention or occlusion"
             )
-        sites = [self.text.sites[index] for index in self.select(layers)]
-        _, steps = force(self.model, self.inputs, self.text.tokens, self.tokens, self.heads)
-        return torch.stack([torch.stack([step[site] for site in sites]).mean(0) for step in steps])
+        text = read_text(self.model, self.inputs, self.text.tokens, self.tokens, self.heads,
+                         kind="gradients")  # fmt: skip
+        return text.rows[self.select(layers)].mean(0)
 
     def occlusion(self, window_cells: int | None = None) -> Float[Tensor, "w y x"]:
         """Return the mean decrease of each word's log-probability over windows that hide a cell.
@@ -154,7 +154,8 @@ class PhotoWords:
             hidden = pixels.copy()
             hidden[max(top, 0) : bottom, max(left, 0) : right] = color
             inputs = {**self.inputs, name: self.process(Image.fromarray(hidden))[name]}
-            log_probs, _ = force(self.model, inputs, self.text.tokens)
+            log_probs = read_text(self.model, inputs, self.text.tokens, self.tokens,
+                                  kind="none").log_probs  # fmt: skip
             total += (original - self._sums(log_probs))[:, None, None] * cells
             counts += cells
         return (total / counts).relu()

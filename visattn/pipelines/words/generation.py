@@ -1,32 +1,28 @@
-"""`model.generate`, heard word by word, and once more with each word forced.
+"""`model.generate`, and the text once more, with the rows of attention that chose each word.
 
-    generate:  forward pass           ->  logits processors      ->  a token, and so on
-    heard:     last rows of attention,    the texts that these
-               and logits                 rows continue
-    forced:    gradients of the rows  <-  log-probability        ->  the known token
-
-Beams move from row to row, and an assistant suggests several tokens at once; so all is kept by the
-text that a row continues, and read when the final text is known.
+generate      photo, prompt  ->  text          by any strategy
+read again    photo, prompt  ->  first word    logits, and the last row of attention
+              cache, text    ->  other words   logits and rows, of many words at once
 """
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import itertools
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.pipelines.words.image_tokens import ImageTokens
-from visattn.pipelines.words.language_model import ONE_TEXT, run_generate
+from visattn.pipelines.words.language_model import ONE_TEXT, encoded, run_generate
 from visattn.recording.attention_call import ALL, AttentionCall
-from visattn.recording.frozen import frozen
-from visattn.recording.interception import OnCall, attention_calls, in_this_run
+from visattn.recording.frozen import frozen, without_grad
+from visattn.recording.interception import attention_calls, in_this_run
 
-_BYTES = 8  # of an id
-_Rows = dict[str, Float[Tensor, " i"]]
+_AT_ONCE = 32  # words that are read at once, so that their rows of attention need little memory
+_SAME, _ROUNDING = 1e-3, 4.0  # of a logit, and steps of its type: by which reading again may be off
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,269 +58,197 @@ def generate(
     After the special ids nothing follows but padding.
 
     Raises:
-        ValueError: If the words cannot be heard, or a head does not exist.
+        ValueError: If the model reads its text in another way than it wrote it, or a head does not
+            exist.
     """
-    own: Any = model
-    end = inputs.get("eos_token_id", own.generation_config.eos_token_id)
-    ends = [end] if isinstance(end, int) else [int(each) for each in end or ()]
-    hearing = _Hearing(model, image, heads, ends)
-    with _heard(model, hearing.enter, hearing.leave, hearing.on_call):
-        output = run_generate(model, inputs, options, hearing)
+    apart = not image.between  # else learned queries are to be heard while they read the photo
+    inputs = encoded(model, inputs) if apart else inputs
+    starts: list[int] = []
+    peaks: list[Float[Tensor, " n"]] = []
+
+    def on_scores(ids: Int[Tensor, "b n"], scores: Tensor) -> Tensor:
+        starts.append(ids.shape[1])
+        return scores
+
+    def on_output(_module: nn.Module, _args: Any, output: Any) -> None:
+        if isinstance(logits := getattr(output, "logits", None), Tensor):
+            peaks.append(logits.amax(-1).flatten().float().cpu())
+
+    with ExitStack() as hooks:
+        for part in model.modules():
+            if hasattr(part, "generation_config"):
+                hooks.callback(part.register_forward_hook(in_this_run(on_output)).remove)
+        output = run_generate(model, inputs, options, on_scores)
+    prompt = output.sequences[0, : starts[0]].tolist()
+    of_image = {prompt[column] for column in image.columns if column < len(prompt)}
+    ends_with_text = bool(prompt) and prompt[-1] not in of_image
+    cache = _prompt_cache(output) if apart and ends_with_text else None
+    written = _Written(starts[0], torch.cat(peaks), cache)
     results: list[GeneratedText] = []
     for sequence in output.sequences.cpu():
-        count = _length(sequence[max(hearing.start, 0) :].tolist(), special_ids)
-        heard = hearing.of(sequence[: hearing.start + count])
-        if heard is None:
-            raise ValueError(
-                f"{type(model).__name__} must run once for each word, and then call its "
-                "logits_processor, so that words can be heard; such generation is not supported"
-            )
-        results.append(heard)
+        tokens = sequence[written.start :]
+        tokens = tokens[: _length(tokens.tolist(), special_ids)]
+        results.append(read_text(model, inputs, tokens, image, heads, written=written))
     return results
 
 
-class _Pass:
-    """What is asked of a forward pass, and its logits.
+@dataclass(frozen=True, eq=False)
+class _Written:
+    """How a text was generated.
 
-    A pass returns the logits of the positions alone that are asked for: the last one, or with an
-    assistant those of all its suggestions; else those of all positions.
+    Args:
+        start: Number of ids of the prompt.
+        peaks: The largest logit of each position.
+        cache: Keys and values, of the prompt first, if they can be cut back to it.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
-        self.asked, self.num_tokens = 1, 0
-        self.logits: list[Float[Tensor, "b v"]] = []
-
-    def enter(self, kwargs: dict[str, Any]) -> None:
-        """Begin a pass."""
-        self.asked = int(kwargs.get("logits_to_keep") or 1) if self.keeps else 1
-        names = ("decoder_input_ids", "input_ids", "inputs_embeds")
-        given = next((kwargs[name] for name in names if isinstance(kwargs.get(name), Tensor)), None)
-        self.num_tokens = 0 if given is None else given.shape[1]
-
-    def leave(self, output: Any) -> None:
-        """Take the logits of a pass."""
-        if isinstance(logits := getattr(output, "logits", None), Tensor):
-            self.logits = list((logits if self.keeps else logits[:, -1:]).unbind(1))
-
-    def unpacked(
-        self, name: str, weights: Float[Tensor, "g _h _r m"]
-    ) -> Float[Tensor, "g _h _r m"]:
-        """Return weights with an axis of queries.
-
-        For a single query, transformers packs the heads that share keys into that axis.
-        """
-        layer = self.model.get_submodule(name.partition("#")[0])
-        shared = getattr(layer, "num_key_value_groups", 1)
-        if self.num_tokens == 1 and weights.shape[2] == shared:
-            return weights.flatten(1, 2).unsqueeze(2)
-        return weights
+    start: int
+    peaks: Float[Tensor, " n"]
+    cache: Any
 
 
-@contextmanager
-def _heard(
-    model: nn.Module,
-    enter: Callable[[dict[str, Any]], None],
-    leave: Callable[[Any], None],
-    on_call: OnCall,
-) -> Iterator[None]:
-    """Hear the passes of a model, or of the part of it that generates, and their attention."""
-    parts = [each for each in model.modules() if hasattr(each, "generation_config")]
-    before = in_this_run(lambda _, _args, kwargs: enter(kwargs))
-    after = in_this_run(lambda _, _args, output: leave(output))
-    hooks = [each.register_forward_pre_hook(before, with_kwargs=True) for each in parts]
-    hooks += [each.register_forward_hook(after) for each in parts]
-    try:
-        with attention_calls(model, on_call):
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+def _prompt_cache(output: Any) -> Any:
+    """Return the cache with one key for each id of the text, but the last; None if it is another.
+
+    States of hybrid decoders and sliding windows have lost the prompt.
+    """
+    cache, count = getattr(output, "past_key_values", None), output.sequences.shape[1] - 1
+    plain = [type(each).__name__ == "DynamicLayer" and each.get_seq_length() == count
+             for each in getattr(cache, "layers", ())]  # fmt: skip
+    return cache if plain and all(plain) else None
 
 
-class _Hearing(_Pass):
-    """What a model does while it generates: the last argument of its `generate`, and its hooks."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        image: ImageTokens,
-        heads: Sequence[int] | None,
-        ends: Sequence[int],  # ids with which a text may leave the beam search
-    ) -> None:
-        super().__init__(model)
-        self.image, self.heads, self.ends = image, heads, ends
-        self.start = -1
-        self.num_texts = 1
-        self.mixing: dict[str, Float[Tensor, "_g _q _k"]] = {}
-        self._weights: dict[str, Float[Tensor, "_g _h _r _m"]] = {}
-        self._open: dict[bytes, Float[Tensor, " v"]] = {}
-        self._is_new = True
-        self._log_probs: dict[int, float] = {}
-        self._rows: dict[int, _Rows] = {}
-
-    def enter(self, kwargs: dict[str, Any]) -> None:
-        super().enter(kwargs)
-        self._weights, self._is_new = {}, True
-
-    def on_call(self, call: AttentionCall) -> None:
-        """Take the last rows of words, and what learned queries read before them."""
-        if call.name in self.image.between and call.name not in self.mixing:
-            self.mixing[call.name] = call.proved_weights()[0].float().mean(1).cpu()
-        elif call.name in self.image.sites:
-            last = ALL if self.num_tokens == 1 else slice(-self.asked, None)
-            self._weights[call.name] = self.unpacked(call.name, call.proved_weights(ALL, last)[0])
-
-    def __call__(self, ids: Int[Tensor, "b n"], scores: Tensor) -> Tensor:
-        """Keep what was heard under the text of each row; return the scores unchanged."""
-        texts = [row.numpy().tobytes() for row in ids.cpu()]
-        if self.start < 0:
-            self.start, self.num_texts = ids.shape[1], len(texts)
-        for text in texts:
-            self._close(text[:-_BYTES], int.from_bytes(text[-_BYTES:], "little"))
-        if not self.logits:
-            return scores
-        if self._is_new:  # texts of the pass before are closed
-            self._open, self._is_new = {}, False
-        self._keep_rows(texts, ids.shape[1] - self.start)
-        self._open.update(zip(texts, self.logits.pop(0).float().log_softmax(-1), strict=True))
-        for text in texts:
-            for end in self.ends:
-                self._close(text, end)
-        return scores
-
-    def _keep_rows(self, texts: Sequence[bytes], words: int) -> None:
-        """Keep the rows of one position, behind which keys of suggested tokens may follow."""
-        own: list[_Rows] = [{} for _ in texts]
-        left = len(self.logits)
-        for site, weights in self._weights.items():
-            if weights.shape[2] < left:
-                continue
-            # bmm has the heads on the batch axis: one text after the other in both cases
-            rows = weights[:, :, -left].reshape(len(texts), -1, weights.shape[-1]).float()
-            rows = rows[:, select_heads(self.heads, rows.shape[1])].mean(1)
-            placed = self.image.of_row(rows, words + left - 1).cpu()
-            for kept, row in zip(own, placed, strict=True):
-                kept[site] = row
-        self._rows |= {hash(text): rows for text, rows in zip(texts, own, strict=True)}
-
-    def _close(self, text: bytes, token: int) -> None:
-        values = self._open.get(text)
-        if values is not None:
-            key = hash(text + token.to_bytes(_BYTES, "little"))
-            self._log_probs[key] = float(values[token])
-
-    def of(self, sequence: Int[Tensor, " n"]) -> GeneratedText | None:
-        """Return what was heard of a text; None if it was not heard."""
-        text = sequence.numpy().tobytes()
-        self._close(text[:-_BYTES], int(sequence[-1]))
-        ends = range(_BYTES * self.start, len(text), _BYTES)
-        log_probs = [self._log_probs.get(hash(text[: end + _BYTES])) for end in ends]
-        steps = [self._rows.get(hash(text[:end])) for end in ends]
-        if self.start < 0 or None in log_probs or None in steps:
-            return None
-        heard = [step for step in steps if step is not None]
-        sites = tuple(site for site in heard[0] if all(site in step for step in heard))
-        rows = torch.stack([torch.stack([step[site] for step in heard]) for site in sites])
-        tokens = sequence[self.start :]
-        return GeneratedText(tokens, torch.tensor(log_probs), sites, rows, self._mixed())
-
-    def _mixed(self) -> Float[Tensor, "i p"] | None:
-        """Return what the learned queries of one text read of the placed tokens."""
-        if not self.image.between:
-            return None
-        every = (self.mixing[name] for name in self.image.between)
-        own = (each[: len(each) // self.num_texts] for each in every)
-        # of several images, each reads its own keys alone
-        mixed = torch.stack([torch.block_diag(*each) for each in own]).mean(0)
-        return mixed[:, self.image.placement.columns]
-
-
-class _Forcing(_Pass):
-    """Makes `generate` write a known text, and takes its log-probabilities and gradients."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        tokens: Int[Tensor, " t"],
-        image: ImageTokens | None,  # None if no gradients are asked for
-        heads: Sequence[int] | None,
-    ) -> None:
-        super().__init__(model)
-        self.tokens, self.image, self.heads = tokens, image, heads
-        self.log_probs: list[float] = []
-        self.rows: list[_Rows] = []
-        self._nodes: dict[str, Float[Tensor, "_g _h _r _m"]] = {}
-
-    def enter(self, kwargs: dict[str, Any]) -> None:
-        super().enter(kwargs)
-        self._nodes = {}
-        torch.set_grad_enabled(self.image is not None)  # `generate` turns it off
-
-    def on_call(self, call: AttentionCall) -> Tensor | None:
-        """Let the model go on from weights whose gradient is asked for."""
-        if self.image is None or call.name not in self.image.sites:
-            return None
-        own = call.weights()
-        if not own.requires_grad:  # the first layer, or given by a cache
-            own = own.detach().requires_grad_()
-        self._nodes[call.name] = own
-        return own
-
-    def __call__(self, ids: Int[Tensor, "1 n"], scores: Float[Tensor, "1 v"]) -> Tensor:
-        """Return scores that leave one token."""
-        token = int(self.tokens[len(self.log_probs)])
-        log_prob = self.logits[-1][0].float().log_softmax(-1)[token]
-        if self.image is not None:
-            self.rows.append(self._gradients(log_prob, self.image))
-        self.log_probs.append(float(log_prob.detach()))
-        torch.set_grad_enabled(False)
-        return torch.full_like(scores, -torch.inf).index_fill(1, ids.new_tensor([token]), 0.0)
-
-    def _gradients(self, log_prob: Float[Tensor, ""], image: ImageTokens) -> _Rows:
-        nodes, found = list(self._nodes.values()), _Rows()
-        gradients = torch.autograd.grad(log_prob, nodes, materialize_grads=True)
-        for (name, node), gradient in zip(self._nodes.items(), gradients, strict=True):
-            product = (node.detach() * gradient).clamp(min=0)
-            rows = self.unpacked(name, product)[:, :, -1].flatten(0, 1)
-            mean = rows[select_heads(self.heads, len(rows))].mean(0)
-            found[name] = image.of_row(mean, len(self.log_probs)).float().cpu()
-        return found
-
-
-def force(
+def read_text(
     model: nn.Module,
     inputs: dict[str, Any],
     tokens: Int[Tensor, " t"],
-    image: ImageTokens | None = None,
+    image: ImageTokens,
     heads: Sequence[int] | None = None,
-) -> tuple[Float[Tensor, " t"], list[_Rows]]:
-    """Generate a known text again, and return the log-probability of each of its tokens.
+    *,
+    kind: Literal["attention", "gradients", "none"] = "attention",
+    written: _Written | None = None,
+) -> GeneratedText:
+    """Let a model read a known text, as if it generated it.
 
     Args:
         model: The model.
         inputs: Its inputs, for example with other pixels.
         tokens: The text.
-        image: Tokens for which gradients are asked for.
-        heads: Heads whose mean they are.
+        image: Its image tokens.
+        heads: Heads whose mean the rows are; None for all.
+        kind: What the rows are: attention, or the positive part of attention times the gradient of
+            the log-probability of each word.
+        written: How it was generated: it is read from the cache of the prompt, and the largest
+            logits of its words are compared.
 
-    Returns:
-        The log-probabilities; and, if image tokens are given, for each token of the text and each
-        layer the positive part of attention times gradient. A log-probability depends on the row of
-        its word through its own pass alone: what that continues was computed before.
+    Raises:
+        ValueError: If they are others, or a head does not exist.
 
     Source:
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, for the row of a word.
     """
-    forcing = _Forcing(model, tokens, image, heads)
-    # Caches of states, as of hybrid decoders, are written in place.
-    with (
-        frozen(model), torch.autograd.graph.allow_mutation_on_saved_tensors(),
-        _heard(model, forcing.enter, forcing.leave, forcing.on_call),
-    ):  # fmt: skip
-        run_generate(model, inputs, {**ONE_TEXT, "max_new_tokens": len(tokens)}, forcing)
-    return torch.tensor(forcing.log_probs), forcing.rows
+    log_probs: list[Float[Tensor, " n"]] = []
+    rows: dict[str, list[Float[Tensor, "_n i"]]] = {}
+    mixing: dict[str, Float[Tensor, "_g _q _k"]] = {}
+    nodes: dict[str, Float[Tensor, "_g _h _r _m"]] = {}
+    gradients = kind == "gradients"
+    num_tokens = start = end = 0  # of a pass, and the words that it chooses
+
+    def keep(name: str, given: Float[Tensor, "_g _h _r _m"], own: slice) -> None:
+        """Keep the mean over heads of some rows."""
+        groups = getattr(model.get_submodule(name.partition("#")[0]), "num_key_value_groups", 1)
+        if num_tokens == 1 and given.shape[2] == groups:  # heads that share keys, of one query
+            given = given.flatten(1, 2).unsqueeze(2)
+        each = given[:, :, own].flatten(0, 1).float()  # bmm has heads on the batch axis
+        mean = each[select_heads(heads, len(each))].mean(0)
+        rows.setdefault(name, []).append(image.of_row(mean, end - 1).cpu())
+
+    def on_call(call: AttentionCall) -> Tensor | None:
+        """Take the rows of words, and what learned queries read before them."""
+        if call.name in image.between and call.name not in mixing:
+            mixing[call.name] = call.proved_weights()[0].float().mean(1).cpu()
+        if call.name not in image.sites:
+            return None
+        if gradients:  # the model goes on from weights whose gradient is asked for
+            own = call.weights()
+            nodes[call.name] = own if own.requires_grad else own.detach().requires_grad_()
+            return nodes[call.name]
+        last = slice(start - end, None)
+        keep(call.name, call.proved_weights(ALL, ALL if num_tokens == 1 else last)[0], last)
+        return None
+
+    def decode(own: Any, input_ids: Int[Tensor, "1 n"], **kwargs: Any) -> Tensor:
+        """Read the prompt, then the words: `generate` calls this to write."""
+        nonlocal num_tokens, start, end
+        for name in ("logits_processor", "stopping_criteria", "generation_config"):
+            del kwargs[name]  # the rest is of the model
+        output: Any = {}
+        cache = written and written.cache
+        if written and cache:  # without the last id, whose row of attention chooses the first word
+            cache.crop(written.start - 1 - cache.get_seq_length())
+            cache.batch_select_indices(torch.zeros(1, dtype=torch.long))
+            kwargs["past_key_values"] = cache
+        ends = range(_AT_ONCE if cache else 1, len(tokens), _AT_ONCE)
+        for start, end in itertools.pairwise([0, *ends, len(tokens)]):
+            more = tokens[None, max(start - 1, 0) : end - 1].to(input_ids)
+            input_ids = torch.cat([input_ids, more], 1)
+            for _ in range(more.shape[1]):
+                kwargs = own._update_model_kwargs_for_generation(  # noqa: SLF001
+                    output, kwargs, is_encoder_decoder=own.config.is_encoder_decoder
+                )
+            if "logits_to_keep" in kwargs:
+                kwargs["logits_to_keep"] = end - start
+            is_first = not start and not cache
+            is_cached = not is_first and kwargs.get("past_key_values") is not None
+            given = own.prepare_inputs_for_generation(
+                input_ids, next_sequence_length=end - start if is_cached else None,
+                is_first_iteration=is_first, **kwargs,
+            )  # fmt: skip
+            ids = (given.get(name) for name in ("decoder_input_ids", "input_ids", "inputs_embeds"))
+            num_tokens = next(each.shape[1] for each in ids if each is not None)
+            with torch.set_grad_enabled(gradients):  # `generate` turns it off
+                output = own(**given, return_dict=True)
+                logits = output.logits[0, start - end :].float().cpu()
+                chosen = logits.log_softmax(-1).gather(1, tokens[start:end, None])[:, 0]
+                for index, log_prob in enumerate(chosen if gradients else (), start - end):
+                    found = torch.autograd.grad(
+                        log_prob, list(nodes.values()), retain_graph=True, materialize_grads=True
+                    )
+                    for (name, node), gradient in zip(nodes.items(), found, strict=True):
+                        product = (node.detach() * gradient).clamp(min=0)
+                        keep(name, product, slice(index, index + 1 or None))
+            log_probs.append(chosen.detach())
+            if written:
+                _check_peaks(model, logits.amax(-1), written.peaks, output.logits.dtype)
+        return input_ids
+
+    with ExitStack() as around:
+        around.enter_context(frozen(model) if gradients else without_grad(model))
+        if gradients:  # caches of states, as of hybrid decoders, are written in place
+            around.enter_context(torch.autograd.graph.allow_mutation_on_saved_tensors())
+        if kind != "none":
+            around.enter_context(attention_calls(model, on_call))
+        options = {**ONE_TEXT, "max_new_tokens": len(tokens), "custom_generate": decode}
+        run_generate(model, inputs, options)
+    every = [torch.cat(own) for own in rows.values()]
+    mixed = None
+    if mixing:  # of several images, each query reads its own keys
+        own = [torch.block_diag(*mixing[name]) for name in image.between]
+        mixed = torch.stack(own).mean(0)[:, image.placement.columns]
+    each = torch.stack(every) if every else torch.zeros(0, len(tokens), len(image.columns))
+    return GeneratedText(tokens, torch.cat(log_probs), tuple(rows), each, mixed)
+
+
+def _check_peaks(
+    model: nn.Module, own: Float[Tensor, " n"], heard: Float[Tensor, " m"], dtype: torch.dtype
+) -> None:
+    """Refuse words whose largest logits are none of those while they were generated."""
+    limit = max(_SAME, _ROUNDING * torch.finfo(dtype).eps) * own.abs().clamp(min=1)
+    if not bool(((own[:, None] - heard).abs().amin(1) <= limit).all()):
+        raise ValueError(
+            f"{type(model).__name__} gives other logits when it reads its text again than while it "
+            "was generated, so that its words have no maps; please report this model"
+        )
 
 
 def select_heads(heads: Sequence[int] | None, count: int) -> list[int]:

@@ -14,6 +14,7 @@ Rows are those of `inputs_embeds`; where words read the photo by cross-attention
 reads; where they read learned queries, the values that these read.
 """
 
+import re
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ import torch
 from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.words.language_model import (
@@ -49,6 +52,7 @@ _STEP = 1e-9  # of the photo, squared: the least variance of the pixels of a tok
 _EQUAL = 1e-12  # of the same; rows of text do not change at all
 _CLEAR, _MOVED = 1e-3, 1e-6  # of the same; rounding of keys is below
 _PADDED = 1e-4  # of the squared change by the photo: the least by padding that a token sees
+_SEVERAL = 0.1  # of the number of its slice: so far off is a token that reads several
 _EVERYWHERE = 0.7  # of the photo
 _SHOWN = 0.5  # a pixel value shows the photo if this share of it does; the rest is padding
 _BORDER = 0.01  # of the photo: a tile that begins or ends so close to its border does so there
@@ -214,7 +218,8 @@ class _Pixels:
                 half = 3**0.5 * seen.std(1, correction=0)
                 edges[number] = torch.stack([seen.mean(1) - half, seen.mean(1) + half])
         edges = torch.where(edges < _BORDER, 0.0, torch.where(edges > 1 - _BORDER, 1.0, edges))
-        frames = edges.clone() if bool(self.shown.all()) else torch.zeros_like(edges)
+        patches = self.shown.reshape(count, -1, self.shape[-1])  # whole ones, or padding
+        frames = edges * (patches.all(2) == patches.any(2)).all(1)[:, None, None]
         if len(self.shape) > 3:
             shown = self.shown.reshape(count, *self.shape[-3:])
             for frame, edge, own in zip(frames, edges, shown, strict=True):
@@ -232,6 +237,53 @@ class _Found(Exception):  # noqa: N818 (it ends a run)
     """The run has what it was made for."""
 
 
+class _Shortcut(TorchFunctionMode):
+    """Blocks whose attention is the identity hand on their tokens: their linear layers give zeros.
+
+    Most of a run is in these layers, and a token shows the same pixels without them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.blocks: dict[str, set[int]] = {}
+        self.undone = False
+        self._called: set[int] = set()
+
+    def take(self, site: str, *, whole: bool) -> None:
+        """Cut short the block around an attention layer: `whole`, or behind its attention."""
+        name = _block(site)
+        if name and name not in self.blocks:
+            parts, own = (list(self.model.get_submodule(each).modules()) for each in (name, site))
+            weights, within = ({id(each.weight) for each in chosen if isinstance(each, nn.Linear)}
+                               for chosen in (parts, own if whole else ()))  # fmt: skip
+            mixing = any(isinstance(each, nn.modules.conv._ConvNd) for each in parts)  # noqa: SLF001
+            self.blocks[name] = set() if mixing else weights - (self._called - within)
+
+    def leave(self, site: str) -> None:
+        """Leave a block as it is, since tokens read others there."""
+        name = _block(site)
+        self.undone |= bool(self.blocks.get(name))
+        self.blocks[name] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function, or return zeros."""
+        if func is F.linear:
+            states, weight = args[:2]
+            self._called.add(id(weight))
+            if any(id(weight) in each for each in self.blocks.values()):
+                return states.new_zeros(*states.shape[:-1], len(weight))
+        return func(*args, **kwargs or {})
+
+
+def _block(site: str) -> str:
+    """Return the name of the numbered module around an attention layer; "" if there is none."""
+    match = re.match(r".*\.\d+(?=\.)", site)
+    return match[0] if match else ""
+
+
 class _Rows:
     """What the words of a model read of pixel values, without attention on the way.
 
@@ -245,6 +297,7 @@ class _Rows:
         self.decoder_name, self.decoder = text_decoder(model)
         self.shapes: dict[str, tuple[int, int, int, int]] = {}
         self.dtype = torch.promote_types(weight_dtype(model), torch.float32)
+        self.shortcut = _Shortcut(model)
         self.is_half = any(weight.dtype in HALF for weight in model.parameters())
 
     def read(self, pixels: Tensor, until: str = "", *, layers: bool = True) -> dict[str, Tensor]:
@@ -282,7 +335,9 @@ class _Rows:
                 if layers or not self.in_decoder(call.name):
                     keep(call.name, read)
             if num_queries == num_keys:
+                self.shortcut.take(call.site, whole=not self.in_decoder(call.site))
                 return IDENTITY
+            self.shortcut.leave(call.site)
             # words keep their content, too
             return values.new_zeros(num_queries, num_keys) if self.in_decoder(call.name) else None
 
@@ -291,14 +346,16 @@ class _Rows:
         try:
             with (
                 suppress(_Found), without_grad(self.model),
-                Float32() if self.is_half else nullcontext(), attention_calls(self.model, on_call),
+                Float32() if self.is_half else nullcontext(), self.shortcut,
+                attention_calls(self.model, on_call),
             ):  # fmt: skip
                 changed = pixels.to(self.inputs[name].device, self.dtype)
                 options = {**ONE_TEXT, "max_new_tokens": 1}
                 run_generate(self.model, {**self.inputs, name: changed}, options)
         finally:
             handle.remove()
-        return rows
+        again, self.shortcut.undone = self.shortcut.undone, False
+        return self.read(pixels, until, layers=layers) if again else rows
 
     def in_decoder(self, site: str) -> bool:
         """Whether an attention layer is one of the text decoder."""
@@ -367,7 +424,8 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
         whole = torch.ones_like(parts, dtype=torch.bool)
         if padding is not None:
             whole = padding[name].square().sum(1).cpu()[own] <= _PADDED * d.square().sum(1)
-        one = len(own) < 2 * len(parts.unique())  # each patch is a slice: the photo is all of them
+        # the photo is all slices if each patch is one, or tokens read several
+        one = len(own) < 2 * len(parts.unique()) or bool(((number - parts).abs() > _SEVERAL).any())
         limits = torch.stack([edges[:, 0].amin(0), edges[:, 1].amax(0)])[None] if one else edges
         ends = limits if one else frames
         if name == site and between and float(extent.median()) > _EVERYWHERE:

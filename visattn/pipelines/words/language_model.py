@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from os.path import commonprefix
 from typing import Any, TypeGuard
@@ -402,6 +403,21 @@ def text_decoder(model: nn.Module) -> tuple[str, nn.Module]:
     return f"{name}.", decoder
 
 
+def encoded(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return inputs with what a model computes from its photo alone, so that it does so once."""
+    computed: dict[str, Any] = {}
+
+    def stop(_: Any, input_ids: Tensor, **kwargs: Any) -> Tensor:
+        names = ("mm_encoder_outputs", "encoder_outputs")  # of decoders, and of encoder-decoders
+        computed.update({name: kwargs[name] for name in names if kwargs.get(name)})
+        return input_ids
+
+    run_generate(model, inputs, {**ONE_TEXT, "max_new_tokens": 1, "custom_generate": stop})
+    if "mm_encoder_outputs" in computed:
+        inputs = {name: each for name, each in inputs.items() if name != pixel_name(inputs)}
+    return {**inputs, **computed}
+
+
 def run_generate(
     model: nn.Module, inputs: dict[str, Any], options: dict[str, Any], processor: Any = None
 ) -> Any:
@@ -429,9 +445,7 @@ def run_generate(
     if guidance not in (None, 1):
         raise ValueError("guidance_scale mixes two runs for each word, of which only one reads the "
                          "photo: words have no map of their own then; leave it out")  # fmt: skip
-    owned = {name: value.clone() if isinstance(value, Tensor) else value
-             for name, value in inputs.items()}  # fmt: skip
     processors = [*options.get("logits_processor", ()), *([processor] if processor else [])]
     chosen = {**options, "guidance_scale": guidance, "logits_processor": processors}
     with torch.no_grad():
-        return run(**owned, **chosen, return_dict_in_generate=True)
+        return run(**deepcopy(inputs), **chosen, return_dict_in_generate=True)

@@ -25,6 +25,7 @@ _CLEAR, _MANY = 0.5, 16  # correlation of so many centers with their rows and co
 _WIDE = 2  # tokens of a tile that may be computed from all of the photo, and stand on no line
 _WIDER = 1.5  # times as wide as the others are such tokens
 _BLURRED = 1.6  # cells; wider tokens are those of convolutions, which see their neighbors' pixels
+_SQUARE = 0.4  # logarithm of how much longer than wide their cells may be
 _INNER = 5  # lines; of so many the outermost do not count: resampling repeats the photo's edge
 _EDGE = 0.04  # of a cell: lines that end so close to an edge end there
 _FEW = 10  # lines; fewer are less certain, so that they end there from further away
@@ -118,6 +119,7 @@ class Cells:
 def find_cells(centers: Centers) -> Cells | None:
     """Return the cells of tokens; None if some tile of them does not stand on even lines."""
     found: list[tuple[Tensor, Tensor, Tensor, bool]] = []
+    lines = [0, 0]  # of a tile with its padding
     groups = [each for group in _groups(centers.part) for each in _tiles(centers, group)]
     for group in groups:
         arranged = _arrange(centers.mean[group], centers.extent[group], centers.aspect)
@@ -127,7 +129,8 @@ def find_cells(centers: Centers) -> Cells | None:
         members = group[kept]
         for part in centers.part[members].unique():
             own = centers.part[members] == part
-            found.append((members[own], *_cells_of(centers, members[own], index[own], pitch)))
+            cells = _cells_of(centers, members[own], index[own], pitch, lines)
+            found.append((members[own], *cells))
     *cells, certain = zip(*found, strict=True)
     members, full, shown = map(torch.cat, cells)
     order = members.argsort()
@@ -195,11 +198,17 @@ def _arrange(
             order = (slope * steps.norm(dim=0) / off.norm(dim=0).clamp(min=1e-9))[several]
             in_order = len(order) == 2 and float(order.min()) > _CLEAR and len(kept) >= _MANY
             in_order &= bool((extent[kept].median(0).values > _BLURRED * pitch).all())
-            if bool((pitch > 0).all()) and misfit < _MISFIT:
+            # a single line of tokens that see their neighbors' pixels is part of a larger tile
+            seen = (extent[kept].median(0).values / pitch)[several]
+            whole = len(order) == 2 or bool((seen <= _BLURRED).all())
+            if not bool((pitch > 0).all()):
+                continue
+            # centers of tokens that see much of the photo are rough: cells are square
+            long = abs(math.log(rows / columns / blurred)) if blurred else math.inf
+            if misfit < _MISFIT and whole:
                 found[misfit] = kept, index, pitch
-            elif bool((pitch > 0).all()) and blurred and in_order:
-                # centers of tokens that see much of the photo are rough: cells are square
-                found[_MISFIT + abs(math.log(rows / columns / blurred))] = kept, index, pitch
+            elif in_order and long < _SQUARE:
+                found[_MISFIT + long] = kept, index, pitch
         if found:
             return found[min(found)]
     return None
@@ -212,7 +221,11 @@ def _slope(index: Tensor, values: Float[Tensor, " n"]) -> Float[Tensor, ""]:
 
 
 def _cells_of(
-    centers: Centers, members: Int[Tensor, " n"], index: Int[Tensor, "n 2"], pitch: Tensor
+    centers: Centers,
+    members: Int[Tensor, " n"],
+    index: Int[Tensor, "n 2"],
+    pitch: Tensor,
+    known: list[int],
 ) -> tuple[Float[Tensor, "n 2 2"], Float[Tensor, "n 2 2"], bool]:
     """Return the cells of the tokens of one tile, their visible parts, and if they are certain.
 
@@ -229,7 +242,11 @@ def _cells_of(
         blurred = float(centers.extent[members, axis].median()) > _BLURRED * float(pitch[axis])
         low, high = edges[:, axis].tolist()
         step = float(pitch[axis])
-        if blurred or (count == 1 and step > 0.5 * (high - low)):
+        first, last = frame[:, axis].tolist()
+        if count == 1 and known[axis] and last > first:  # a tile that is padding but for one line
+            step = (last - first) / known[axis]
+            begin = first + math.floor((float(mean.mean()) - first) / step) * step
+        elif blurred or (count == 1 and step > 0.5 * (high - low)):
             begin, step = low, (high - low) / count  # from edge to edge
             certain = False
         else:
@@ -242,12 +259,12 @@ def _cells_of(
             end = begin + step * count
             misses = (mean[used] - begin - step * (lines[used] + 0.5)) / step
             error = float(misses.norm()) / max(len(misses) - 2, 1e-9)
-            first, last = frame[:, axis].tolist()
             patches = (last - first) / step
             limit = max(_EDGE, _WHOLE / patches) if patches else 0.0
             if (off := abs(patches - round(patches))) < limit:
                 # A tile holds whole patches. The center of a token is off where the tower weighs
                 # some of its pixels more, but its cell is a patch.
+                known[axis] = round(patches)
                 step = (last - first) / round(patches)
                 middle = begin + (end - begin) / 2 - step * count / 2
                 nearest = first + round((middle - first) / step) * step
