@@ -53,16 +53,15 @@ def test_help_and_version(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> No
 
 USAGE = {
     "fitt": "visattn: unknown command 'fitt'; did you mean fit?\n",
-    "captoin": "visattn: unknown command 'captoin'; did you mean caption?\n",
     "zzz": "visattn: unknown command 'zzz'; choose from demo, fit, validate, test, compare, "
     "caption, overlay, glimpse, ask, detect, segment, export, score, models, configs, blocks, "
     "data\n",
-    "--verison": "visattn: unknown option '--verison'; did you mean --version?\n",
     "-q": "visattn: unknown option '-q'; choose from --help, --version, --debug\n",
     "caption --no-such": "--no-such",
-    "export": "RUN",
     "data no-such": "scenes",
-    "caption a.png --modle m.safetensors": "--model",
+    "overlay dog.jpg --opacity most": "opacity",
+    "overlay dog.jpg --style mud": "quantitative",
+    "glimpse dog.jpg --policy best": "greedy",
     "data scenes --out a --conut 3": "--count",
     "overlay dog.jpg --imgsz 1": "here --imgsz is --input-size",  # as other libraries call it
     "overlay dog.jpg --alpha 1": "here --alpha is --opacity",

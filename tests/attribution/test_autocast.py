@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 import torchvision
-from detection_data import small_detector
 from named_weights import fill, waves
+from small_detectors import small_detector
 from torch import nn
 
 import visattn as va

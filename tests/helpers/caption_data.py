@@ -1,15 +1,12 @@
 """Small captioned data sets in real formats, with drawn photos."""
 
-import csv
 import gzip
-import io
 import json
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from PIL import Image, ImageDraw
 
-Format = Literal["flickr", "csv", "karpathy", "coco", "jsonl"]
 COLORS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 210)}
 THINGS = ("ball", "box", "kite")
 PLACES = {"left": 0.05, "right": 0.55}  # left edge of an object, as a fraction of the width
@@ -28,23 +25,17 @@ class CaptionPaths(NamedTuple):
 
 
 def write_caption_data(
-    folder: Path,
-    photos: int = 7,
-    format: Format = "flickr",  # noqa: A002 (as read_captions calls it)
-    size: int = 64,
-    *,
-    sides: bool = True,
+    folder: Path, photos: int = 7, *, karpathy: bool = False, sides: bool = True
 ) -> CaptionPaths:
     """Write photos of an object each, five captions per photo, split lists and phrase boxes.
 
     Of the photos, two are for validation, two for the test and the rest for training. Without
-    `sides`, no caption says where the object is, so that photos may be mirrored.
+    `sides`, no caption says where the object is, so that photos may be mirrored. The captions are
+    lines of Flickr8k, or a JSON file of Karpathy, which assigns the splits.
     """
-    if photos < 5:
-        raise ValueError(f"three splits need at least 5 photos, got {photos}")
     paths = CaptionPaths(
         photos=folder / "photos",
-        captions=folder / ("captions" + SUFFIXES[format]),
+        captions=folder / ("captions.json" if karpathy else "captions.token.txt"),
         train=folder / "train.txt",
         validation=folder / "validation.txt",
         test=folder / "test.txt",
@@ -53,10 +44,11 @@ def write_caption_data(
     paths.photos.mkdir(parents=True)
     names = [f"{1000 + 37 * index}_{index:02x}.jpg" for index in range(photos)]
     for index, name in enumerate(names):
-        draw_photo(index, size).save(paths.photos / name, quality=95)
+        draw_photo(index, 64).save(paths.photos / name, quality=95)
     captions_by_photo = {name: captions(index, sides) for index, name in enumerate(names)}
     lists = {"train": names[:-4], "val": names[-4:-2], "test": names[-2:]}
-    paths.captions.write_text(WRITERS[format](captions_by_photo, lists), encoding="utf-8")
+    text = with_splits(captions_by_photo, lists) if karpathy else lines(captions_by_photo)
+    paths.captions.write_text(text, encoding="utf-8")
     for path, split in zip(
         (paths.train, paths.validation, paths.test), lists.values(), strict=True
     ):
@@ -133,7 +125,7 @@ def phrased(index: int, sides: bool = True) -> list[dict[str, object]]:
     return sentences
 
 
-def flickr(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+def lines(captions: dict[str, list[str]]) -> str:
     return "".join(
         f"{name}#{number}\t{caption}\n"
         for name, said in captions.items()
@@ -141,54 +133,16 @@ def flickr(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
     )
 
 
-def table(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("image", "caption"))
-    writer.writerows((name, caption) for name, said in captions.items() for caption in said)
-    return text.getvalue()
-
-
-def karpathy(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+def with_splits(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
+    """Return the JSON of Karpathy, in which the last training photo is of `restval`."""
     split_of = {name: split for split, names in lists.items() for name in names}
     split_of[lists["train"][-1]] = "restval"
     images = [
         {
             "filename": name,
-            "imgid": index,
             "split": split_of[name],
-            "sentids": list(range(5 * index, 5 * index + 5)),
-            "sentences": [
-                {"raw": caption, "tokens": caption.lower().split(), "imgid": index}
-                for caption in said
-            ],
+            "sentences": [{"raw": caption} for caption in said],
         }
-        for index, (name, said) in enumerate(captions.items())
+        for name, said in captions.items()
     ]
-    return json.dumps({"images": images, "dataset": "miniature"})
-
-
-def coco(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
-    images = [
-        {"id": 100 + index, "file_name": name, "height": 0, "width": 0}
-        for index, name in enumerate(captions)
-    ]
-    annotations = [
-        {"image_id": 100 + index, "id": 1000 + 5 * index + number, "caption": caption}
-        for number in range(5)  # captions of a photo are not adjacent
-        for index, said in enumerate(captions.values())
-        for caption in said[number : number + 1]
-    ]
-    parts = {"info": {}, "licenses": [], "images": images, "annotations": annotations}
-    return json.dumps(parts)
-
-
-def lines(captions: dict[str, list[str]], lists: dict[str, list[str]]) -> str:
-    records = ({"id": name, "file": name, "captions": said} for name, said in captions.items())
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
-WRITERS = {"flickr": flickr, "csv": table, "karpathy": karpathy, "coco": coco, "jsonl": lines}
-SUFFIXES = {
-    "flickr": ".token.txt", "csv": ".csv", "karpathy": ".json", "coco": ".json", "jsonl": ".jsonl",
-}  # fmt: skip
+    return json.dumps({"images": images})

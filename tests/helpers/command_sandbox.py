@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from detection_data import small_detector
 from PIL import Image
 from question_models import small_mac
+from small_detectors import small_detector
 from task_runs import tiny_run
 from torch import nn
 

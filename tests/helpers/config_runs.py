@@ -17,7 +17,6 @@ from classification_data import (
     write_digits,
     write_photo_folders,
 )
-from detection_data import write_coco_instances
 from loss_log import LOSSES
 from question_data import write_vqa
 from safetensors.torch import save_file
@@ -118,7 +117,7 @@ QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=
 
 def write_shared_data(folder: Path) -> None:
     """Write small data sets in the layout of VISATTN_DATA, with random weights."""
-    paths = write_caption_data(folder / "flickr8k", photos=7, size=64)
+    paths = write_caption_data(folder / "flickr8k", photos=7)
     for path, name in (
         (paths.photos, "Images"),
         (paths.captions, "Flickr8k.token.txt"),
@@ -126,11 +125,10 @@ def write_shared_data(folder: Path) -> None:
         (paths.validation, "Flickr_8k.devImages.txt"),
     ):
         path.rename(folder / "flickr8k" / name)
-    coco = write_caption_data(folder / "coco", photos=7, size=64, format="karpathy")
+    coco = write_caption_data(folder / "coco", photos=7, karpathy=True)
     coco.captions.rename(folder / "coco" / "dataset_coco.json")
     for photo in coco.photos.iterdir():
         photo.rename(folder / "coco" / photo.name)
-    write_coco_instances(folder / "coco")
     for split in ("train", "val"):
         write_instances(folder / "coco", f"{split}2017", count=3)
         write_vqa(folder / "vqa2", split)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -14,14 +13,7 @@ VQA_ANSWERS = {
 }
 
 
-def write_json(folder: Path, name: str, content: Any) -> Path:
-    """Write a JSON file."""
-    file = folder / name
-    file.write_text(json.dumps(content))
-    return file
-
-
-def write_vqa(folder: Path, split: str = "train") -> tuple[Path, Path]:
+def write_vqa(folder: Path, split: str) -> None:
     """Write two questions about photo 9 and one about photo 25, as on visualqa.org."""
     entries = [(9, "Is it red?", 9001), (25, "How many dogs?", 25000), (9, "What is it?", 9002)]
     questions = [{"image_id": i, "question": q, "question_id": n} for i, q, n in entries]
@@ -44,11 +36,8 @@ def write_vqa(folder: Path, split: str = "train") -> tuple[Path, Path]:
     for level, image in enumerate((9, 25)):
         pixels = np.full((31, 47, 3), 100 * level, np.uint8)
         Image.fromarray(pixels).save(photos / f"COCO_{split}2014_{image:012}.jpg")
-    return (
-        write_json(
-            folder,
-            f"v2_OpenEnded_mscoco_{split}2014_questions.json",
-            {"questions": questions},
-        ),
-        write_json(folder, f"v2_mscoco_{split}2014_annotations.json", {"annotations": annotations}),
-    )
+    for name, content in (
+        (f"v2_OpenEnded_mscoco_{split}2014_questions.json", {"questions": questions}),
+        (f"v2_mscoco_{split}2014_annotations.json", {"annotations": annotations}),
+    ):
+        (folder / name).write_text(json.dumps(content))

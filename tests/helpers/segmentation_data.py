@@ -7,30 +7,23 @@ import numpy as np
 from PIL import Image
 
 
-def write_instances(folder: Path, split: str, count: int, size: tuple[int, int] = (40, 52)) -> Path:
+def write_instances(folder: Path, split: str, count: int) -> Path:
     """Write photos in `folder/split` and a COCO instances file with a cat and a dog on each."""
-    height, width = size
     images, annotations = [], []
     (folder / split).mkdir(parents=True, exist_ok=True)
     for index in range(count):
-        pixels = np.full((height, width, 3), 60, np.uint8)
-        for category, left in ((3, 4), (7, 30)):
-            box = [left, 6 + index, 12, 20]
-            x, y, w, h = box
-            pixels[y : y + h, x : x + w] = 30 * category
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": index,
-                    "category_id": category,
-                    "bbox": box,
-                    "iscrowd": 0,
-                    "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
-                }
-            )
+        pixels = np.full((40, 52, 3), 60, np.uint8)
+        for category, x in ((3, 4), (7, 30)):
+            y, right, bottom = 6 + index, x + 12, 26 + index
+            pixels[y:bottom, x:right] = 30 * category
+            annotations.append({
+                "id": len(annotations) + 1, "image_id": index, "category_id": category,
+                "bbox": [x, y, 12, 20], "iscrowd": 0,
+                "segmentation": [[x, y, right, y, right, bottom, x, bottom]],
+            })  # fmt: skip
         name = f"{index:012}.png"
         Image.fromarray(pixels).save(folder / split / name)
-        images.append({"id": index, "file_name": name, "height": height, "width": width})
+        images.append({"id": index, "file_name": name, "height": 40, "width": 52})
     categories = [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
     content = {"images": images, "annotations": annotations, "categories": categories}
     file = folder / "annotations" / f"instances_{split}.json"

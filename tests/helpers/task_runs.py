@@ -85,7 +85,7 @@ TRANSFORMER = of(
 GUIDED = {"doubly_stochastic_weight": 1.0, "attention_loss_weight": 0.5, "label_smoothing": 0.1}
 PHOTOS = data(
     "Caption",
-    of("CaptionFile", captions="captions.jsonl", photos="photos", train="train.txt",
+    of("CaptionFile", captions="captions.token.txt", photos="photos", train="train.txt",
        val="validation.txt"),
     3, phrases="phrase_boxes.json.gz", hflip=True, min_word_freq=1,
 )  # fmt: skip
@@ -214,12 +214,11 @@ def _write_captions(folder: Path) -> None:
 
     Phrases are known of every third training photo, and of the first two for validation.
     """
-    paths = write_caption_data(folder, photos=23, format="jsonl", sides=False)
-    records = [json.loads(line) for line in paths.captions.read_text().splitlines()]
-    for index, record in enumerate(records):
-        record["captions"] = record["captions"][: 1 + index % 5]
-    paths.captions.write_text("".join(json.dumps(record) + "\n" for record in records))
-    names = [record["file"] for record in records]
+    paths = write_caption_data(folder, photos=23, sides=False)
+    lines = paths.captions.read_text().splitlines(keepends=True)
+    names = [line.partition("#")[0] for line in lines[::5]]
+    few = (line for n in range(23) for line in lines[5 * n : 5 * n + 1 + n % 5])
+    paths.captions.write_text("".join(few))
     paths.train.write_text("\n".join(names[:12]))
     paths.validation.write_text("\n".join(names[12:]))
     phrases = json.loads(gzip.decompress(paths.phrases.read_bytes()))

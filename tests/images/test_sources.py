@@ -14,9 +14,9 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from detection_data import small_detector
 from PIL import Image
 from question_models import small_mac
+from small_detectors import small_detector
 
 import visattn as va
 from visattn.images import reader

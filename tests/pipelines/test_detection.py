@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from detection_data import small_detector
+from small_detectors import small_detector
 
 from visattn.functional.boxes import center_to_corners
 from visattn.images.resize import ResizeMode, ResizeSpec

@@ -10,8 +10,8 @@ import timm
 import torch
 import transformers
 from dense_models import CLASSES, Segmenter
-from detection_data import small_detector
 from question_models import small_mac
+from small_detectors import small_detector
 from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2

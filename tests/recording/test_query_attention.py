@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from detection_data import small_detector
+from small_detectors import small_detector
 
 import visattn as va
 from tests.helpers.image_text_models import tiny_detector

@@ -18,10 +18,9 @@ from classification_data import (
     write_digits,
     write_photo_folders,
 )
-from detection_data import write_coco_instances
 from PIL import Image
 from question_data import write_vqa
-from segmentation_data import write_mask_folder
+from segmentation_data import write_instances, write_mask_folder
 from torchvision.transforms import v2
 
 from visattn.data import (
@@ -65,11 +64,15 @@ def every_kind(folder: Path) -> dict[str, Callable[[], DataModule]]:
     """Return a data module with each source."""
     write_digits(folder)
     write_photo_folders(folder / "flowers")
-    write_coco_instances(folder / "coco")
     write_mask_folder(folder / "masks", 5)
     paths = write_caption_data(folder / "captions", photos=9)
+    crowd = {"image_id": 0, "category_id": 7, "bbox": [40, 0, 12, 40], "iscrowd": 1,
+             "segmentation": [[40, 0, 52, 0, 52, 40, 40, 40]]}  # fmt: skip
     for split in ("train", "val"):
         write_vqa(folder / "vqa", split)
+        file = write_instances(folder / "coco", f"{split}2017", 4)
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps({**content, "annotations": [*content["annotations"], crowd]}))
     files = (
         f"{folder}/vqa/v2_OpenEnded_mscoco_{{split}}2014_questions.json",
         f"{folder}/vqa/v2_mscoco_{{split}}2014_annotations.json",
@@ -113,7 +116,10 @@ def tensors(batch: Any) -> list[torch.Tensor]:
     return [part for part in batch if isinstance(part, torch.Tensor)]
 
 
-def test_every_source_is_read_the_same_in_every_order_and_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_source_is_read_the_same_in_every_order_and_process(
+    workers: int, tmp_path: Path
+) -> None:
     """A resumed epoch, other workers and another object of the data give the same batches."""
     for name, build in every_kind(tmp_path).items():
         data = build()
@@ -127,7 +133,7 @@ def test_every_source_is_read_the_same_in_every_order_and_process(tmp_path: Path
         assert len(batches) == len(data.dataset("train")) // 2, name
         again = build()
         again.input_spec = data.input_spec
-        again.num_workers = 1
+        again.num_workers = workers
         resumed = again.train_dataloader()
         resumed.load_state_dict({**loader.state_dict(), "batches_done": 1})
         for batch, expected in zip(map(tensors, resumed), batches[1:], strict=True):
@@ -187,8 +193,8 @@ def test_counts_are_of_what_the_loss_reads(tmp_path: Path) -> None:
         name: opened(kinds[name]()).count_targets("train") for name in ("flowers", "boxes", "areas")
     }
     assert found["flowers"] == ("images", Counter(daisy=3, rose=3, tulip=3))
-    assert found["boxes"] == ("objects", Counter(square=4))
-    assert found["areas"] == ("objects with a mask", Counter(square=4, fence=0))
+    assert found["boxes"] == ("objects", Counter(cat=4, dog=4))
+    assert found["areas"] == ("objects with a mask", Counter(cat=4, dog=4))
     unit, counts = opened(kinds["captions"]()).count_targets("train")
     assert unit.startswith("captions, 0.0% of their words unknown, 100.0% of them with phrases")
     assert counts.total() == 40
@@ -371,7 +377,7 @@ def test_digits_and_cifar_keep_their_labels(tmp_path: Path, monkeypatch: Any) ->
         digits("train")
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_unreadable_training_photos_are_replaced_with_a_warning(
     tmp_path: Path, num_workers: int
 ) -> None:
