@@ -1,10 +1,10 @@
 """Frames of videos: order, color, rotation, damaged files; movies hold the frames written."""
 
+import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
-from small_disks import small_disk
 from video_data import block_frame, rotate_mp4, write_clip
 
 from visattn.images.video import VideoError, frame_rate, read_frames, write_mp4
@@ -82,8 +82,12 @@ def test_odd_sizes_are_padded(tmp_path: Path) -> None:
         assert block_position(frame) == pytest.approx((15.5, 15.5 + index), abs=1)
 
 
-def test_a_movie_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    noise = (random.integers(0, 256, (240, 320, 3), np.uint8) for _ in range(200))
-    with small_disk(tmp_path / "disk", 2) as disk, pytest.raises((OSError, VideoError)):
-        write_mp4(disk / "movie.mp4", noise, 10.0)
+def test_a_movie_whose_file_cannot_grow_is_an_error(tmp_path: Path) -> None:
+    random, before = np.random.default_rng(0), resource.getrlimit(resource.RLIMIT_FSIZE)
+    noise = (random.integers(0, 256, (240, 320, 3), np.uint8) for _ in range(20))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))  # as on a full disk
+    try:
+        with pytest.raises((OSError, VideoError)):
+            write_mp4(tmp_path / "movie.mp4", noise, 10.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
