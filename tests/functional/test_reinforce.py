@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
@@ -21,18 +21,6 @@ from visattn.functional.reinforce import (
     rewards_to_go,
     value_baseline_loss,
 )
-
-REWARDS = st.lists(st.floats(-9, 9), min_size=2, max_size=7)
-
-
-@given(rewards=REWARDS)
-def test_leave_one_out_subtracts_the_mean_of_the_other_samples(rewards: list[float]) -> None:
-    advantages = leave_one_out_advantages(torch.tensor([rewards], dtype=torch.float64))[0].tolist()
-    for place, reward in enumerate(rewards):
-        others = rewards[:place] + rewards[place + 1 :]
-        assert advantages[place] == pytest.approx(reward - sum(others) / len(others), abs=1e-9)
-    assert sum(advantages) == pytest.approx(0, abs=1e-8)
-
 
 # ---- two choices of three each, the second conditioned on the first: nine rollouts in all
 
@@ -58,23 +46,24 @@ def flat(gradients: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def exact_gradient() -> Tensor:
-    """Return the gradient of the expected reward."""
+def exact_gradient(rewards: Callable[[tuple[Tensor, Tensor]], Tensor]) -> Tensor:
+    """Return the gradient of the expected rewards of the nine rollouts."""
     weights = policy_logits()
     probabilities = action_log_probs(weights, PAIRS).sum(1).exp()
-    return flat(
-        torch.autograd.grad((probabilities * TABLE[PAIRS[:, 0], PAIRS[:, 1]]).sum(), weights)
-    )
+    return flat(torch.autograd.grad((probabilities * rewards(weights)).sum(), weights))
 
 
-def expected_gradient(losses: Callable[[Tensor, Tensor], Tensor], rollouts: int) -> Tensor:
+Loss = Callable[[Tensor, Tensor, tuple[Tensor, Tensor]], Tensor]
+"""Of the log-probabilities of actions, the actions, and the weights of the policy."""
+
+
+def expected_gradient(losses: Loss, rollouts: int) -> Tensor:
     """Return the expected negative gradient of a loss over all sets of rollouts of one image."""
     total = torch.zeros(12, dtype=torch.float64)
     for numbers in itertools.product(range(9), repeat=rollouts):
-        taken = PAIRS[list(numbers)]
-        weights = policy_logits()
+        taken, weights = PAIRS[list(numbers)], policy_logits()
         log_probs = action_log_probs(weights, taken)
-        loss = losses(log_probs, taken)
+        loss = losses(log_probs, taken, weights)
         probability = log_probs.sum().exp().detach()
         total -= probability * flat(torch.autograd.grad(loss, weights))
     return total
@@ -94,26 +83,20 @@ UNBIASED_BASELINES: dict[str, BaselineFunction] = {
 }
 
 
-@pytest.mark.parametrize("rollouts", [1, 2])
 @pytest.mark.parametrize("baseline", UNBIASED_BASELINES)
-def test_loss_has_the_exact_gradient(baseline: str, rollouts: int) -> None:
-    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
-        return reinforce_loss(
-            log_probs, reward(taken).unsqueeze(1) - UNBIASED_BASELINES[baseline](taken)
-        )
+def test_losses_have_the_exact_gradient(baseline: str) -> None:
+    def residual(taken: Tensor) -> Tensor:
+        return reward(taken).unsqueeze(1) - UNBIASED_BASELINES[baseline](taken)
 
-    torch.testing.assert_close(
-        expected_gradient(loss, rollouts), exact_gradient(), rtol=0, atol=1e-12
-    )
+    def loss(log_probs: Tensor, taken: Tensor, _: object) -> Tensor:
+        return reinforce_loss(log_probs, residual(taken))
 
+    def others(log_probs: Tensor, taken: Tensor, _: object) -> Tensor:
+        return reinforce_loss(log_probs[None], leave_one_out_advantages(residual(taken)[None]))
 
-@pytest.mark.parametrize("baseline", UNBIASED_BASELINES)
-def test_leave_one_out_keeps_the_exact_gradient(baseline: str) -> None:
-    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
-        residual = reward(taken).unsqueeze(1) - UNBIASED_BASELINES[baseline](taken)
-        return reinforce_loss(log_probs[None], leave_one_out_advantages(residual[None]))
-
-    torch.testing.assert_close(expected_gradient(loss, 2), exact_gradient(), rtol=0, atol=1e-12)
+    exact = exact_gradient(lambda _: reward(PAIRS))
+    for losses, rollouts in ((loss, 1), (loss, 2), (others, 2)):
+        torch.testing.assert_close(expected_gradient(losses, rollouts), exact, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
@@ -149,37 +132,18 @@ def test_explained_variance_of_a_baseline() -> None:
         assert explained_variance(constant, constant).isnan()
 
 
-# ---- baselines, entropy and rewards-to-go on the same enumerable problem
-
-
-def test_value_baseline_loss_is_least_at_the_expected_reward_and_trains_the_baseline_only() -> None:
-    values = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    rewards = torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64, requires_grad=True)
-    value_baseline_loss(values.expand(3), rewards).backward()
-    assert rewards.grad is None
-    assert values.grad is not None
-    assert float(values.grad) == pytest.approx(-2 * 0.5)  # zero at the mean reward
-    best = torch.full((1,), 0.5, dtype=torch.float64, requires_grad=True)
-    value_baseline_loss(best.expand(3), rewards).backward()
-    assert best.grad is not None
-    assert float(best.grad) == pytest.approx(0, abs=1e-15)
-
-
-STEP_REWARDS = (TABLE[0], TABLE.mT)
-"""Reward after the first action, by it; and after the second, by both."""
+def test_the_baseline_alone_is_trained_towards_the_mean_reward() -> None:
+    rewards = torch.tensor([1.0, 0.0, 0.5], requires_grad=True)
+    for value, slope in ((0.0, -1.0), (0.5, 0.0)):
+        values = torch.tensor(value, requires_grad=True)
+        value_baseline_loss(values.expand(3), rewards).backward()
+        assert rewards.grad is None
+        assert float(values.grad or 0) == pytest.approx(slope)
 
 
 def step_rewards(taken: Tensor) -> Tensor:
-    second = STEP_REWARDS[1][taken[:, 0], taken[:, 1]]
-    return torch.stack([STEP_REWARDS[0][taken[:, 0]], second], 1)
-
-
-def objective_gradient(entropy_weight: float) -> Tensor:
-    """Return the exact gradient of the expected rewards of all steps plus weighted entropies."""
-    weights = policy_logits()
-    probabilities = action_log_probs(weights, PAIRS).sum(1).exp()
-    total = step_rewards(PAIRS).sum(1) + entropy_weight * step_entropies(weights, PAIRS).sum(1)
-    return flat(torch.autograd.grad((probabilities * total).sum(), weights))
+    """Return the reward after the first action, by it; and after the second, by both."""
+    return torch.stack([TABLE[0, taken[:, 0]], TABLE.mT[taken[:, 0], taken[:, 1]]], 1)
 
 
 def step_entropies(weights: tuple[Tensor, Tensor], taken: Tensor) -> Tensor:
@@ -188,25 +152,19 @@ def step_entropies(weights: tuple[Tensor, Tensor], taken: Tensor) -> Tensor:
     return torch.stack([first, categorical_entropy(weights[1].softmax(1))[taken[:, 0]]], 1)
 
 
-def entropy_gradient(weight: float, *, later_entropies: bool) -> Tensor:
-    """Return the expected negative gradient of the loss with an entropy term."""
-    total = torch.zeros(12, dtype=torch.float64)
-    for pair in PAIRS:
-        taken, weights = pair[None], policy_logits()
-        log_probs, entropies = action_log_probs(weights, taken), step_entropies(weights, taken)
-        rewards = rewards_to_go(step_rewards(taken))
-        if later_entropies:
-            rewards = rewards + entropy_rewards(entropies, weight)
-        loss = reinforce_loss(log_probs, rewards) - weight * entropies.sum()
-        total -= log_probs.sum().exp().detach() * flat(torch.autograd.grad(loss, weights))
-    return total
-
-
 def test_entropy_needs_the_entropies_of_later_steps_as_rewards() -> None:
-    exact = objective_gradient(0.3)
-    unbiased = entropy_gradient(0.3, later_entropies=True)
-    torch.testing.assert_close(unbiased, exact, rtol=0, atol=1e-12)
-    assert (entropy_gradient(0.3, later_entropies=False) - exact).norm() > 1e-3
+    exact = exact_gradient(
+        lambda weights: (step_rewards(PAIRS) + 0.3 * step_entropies(weights, PAIRS)).sum(1)
+    )
+    for later, bound in ((1.0, 1e-12), (0.0, None)):
+
+        def loss(log_probs: Tensor, taken: Tensor, weights: Any, later: float = later) -> Tensor:
+            entropies = step_entropies(weights, taken)
+            rewards = rewards_to_go(step_rewards(taken)) + later * entropy_rewards(entropies, 0.3)
+            return reinforce_loss(log_probs, rewards) - 0.3 * entropies.sum()
+
+        error = (expected_gradient(loss, 1) - exact).norm()
+        assert error < bound if bound else error > 1e-3
 
 
 def test_categorical_log_prob_and_entropy_match_torch() -> None:

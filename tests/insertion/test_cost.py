@@ -6,11 +6,9 @@ from host_models import Doubled, hollow, image, residual_net
 from torch import nn
 from torchvision.models import resnet50
 
-from visattn.blocks.registry import create_block
 from visattn.blocks.squeeze_excite import SqueezeExcite
 from visattn.insertion.cost import summary
 from visattn.insertion.insertion import insert
-from visattn.insertion.sites import find_sites
 
 
 def test_resnet_50_costs_match_the_published_values() -> None:
@@ -54,42 +52,3 @@ def test_costs_of_sites_and_the_rest_are_separate() -> None:
     [rest, whole] = summary(SqueezeExcite(6, reduction=2), torch.zeros(2, 6, 5, 7)).rows
     assert (rest.num_parameters, rest.macs) == (0, 0)
     assert (whole.site, whole.num_parameters, whole.macs) == ("(the model)", 45, 2 * 6 * 3)
-
-
-# ------------------------------------------------------------------ parameters
-
-IMAGE = torch.zeros(1, 3, 64, 64)
-# Of networks with a block in every residual branch; BAM stands at the end of stages 1 to 3.
-RESNET_50 = {
-    "se": 28_088_024,
-    "cbam": 28_089_624,
-    "eca": 25_557_118,
-    "gc": 28_105_032,
-    "triplet": 25_561_832,
-    "coordinate": 27_474_864,
-    "simam": 25_557_032,
-    "scse": 45_714_344,
-    "ese": 45_691_688,
-    "srm": 25_617_448,
-    "gct": 25_602_344,
-}
-
-
-def parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
-def test_parameter_counts_with_a_block_per_residual_branch() -> None:
-    model = hollow(resnet50)
-    bare = parameters(model)
-    assert bare == 25_557_032
-    ends = [site.channels for site in find_sites(model, "layer[123]", IMAGE)]
-    branches = [site.channels for site in find_sites(model, "residual", IMAGE)]
-
-    def total(widths: list[int], name: str, **options: bool) -> int:
-        with torch.device("meta"):
-            return bare + sum(parameters(create_block(name, c, **options)) for c in widths)
-
-    assert {name: total(branches, name) for name in RESNET_50} == RESNET_50
-    assert total(branches, "se", bias=False) == 28_071_976
-    assert total(ends, "bam") == 25_915_099

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from caption_results import caption_of
-from explorer_results import explained_model, method_map
+from explorer_results import explained_model, layer_of, method_map
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
@@ -25,16 +25,19 @@ RNG = np.random.default_rng(5)
 IMAGE = np.zeros((30, 40, 3), np.uint8)
 PLACE = Geometry.identity((30, 40))
 WORDS: dict[str, tuple[str, ...]] = {
-    "code": ("<script>alert(1)</script>", "</script>", "&amp;", "'\"><svg onload=alert(1)>"),
+    "code": (
+        "<script>alert(1)</script>", "</script onload=alert(1) ", "<!--<script -->", "&amp;",
+        "'\"><svg onload=alert(1)>", "<img src=x onerror=alert(1)>", "{{7*7}}$name${caption}",
+    ),
     "mathematics": ("$5", "to", "$6", "$\\bad{", "b$", "a_b^c", "${name}"),
     "emoji": ("a", "🐶", "👨\u200d👩\u200d👧", "❤\ufe0f", "👍🏽"),
     "leftwards": ("כלב", "רץ", "الكلب", "يركض", "dog"),
-    "hidden": ("a\0b", "\x1b[31mred", "b\u202eevil", "\u200b", "new\nline", "\udcff"),
+    "hidden": ("a\0b", "\x1b[31mred", "b\u202eevil", "new\nline", "\u200b\u2028\u2029", "\udcff"),
     "accents": ("a" + "\u0301" * 5000, "Z\u0351\u036b\u0343" * 20),
     "endless": ("x" * 10_000, "a"),
     "many": tuple(f"word{number}" for number in range(100)),
     "blank": (" ", ""),
-}
+}  # fmt: skip
 TOO_WIDE = (
     "[...document.querySelectorAll('body *')].filter(one => one.getBoundingClientRect().right > "
     "innerWidth).map(one => one.tagName + '#' + one.id + '.' + one.className)"
@@ -69,11 +72,14 @@ def pages(folder: Path, kind: str) -> list[Path]:
     words = WORDS[kind]
     text = " ".join(words)
     maps = [method_map(text, RNG.random((3, 5)), PLACE, options={text: text}, class_name=text)]
+    layers = [layer_of(23, RNG.random((24, 7, 2, 3)), (words[0],), 1, text)] * 24
     subject = explained_model(text)
     said_twice = replace(said(words), alternatives=(said(words[::-1]),))
     made = {
         "viewer": caption_html(IMAGE, said_twice, name=text),
-        "explorer": explorer_html(LoadedImage(IMAGE), PLACE, subject=subject, maps=maps, name=text),
+        "explorer": explorer_html(
+            LoadedImage(IMAGE), PLACE, subject=subject, maps=maps, layers=layers, name=text
+        ),
         "index": index_page([Card(text, "viewer.html", text, thumbnail(IMAGE))] * 3, title=text),
     }
     for name, page in made.items():
@@ -87,11 +93,20 @@ def test_page_stays_intact_and_sends_no_request(kind: str, browser: Any, tmp_pat
     for page in pages(tmp_path, kind):
         for width, height, touch in ((1280, 900, False), (360, 740, True)):
             browser.alive(page, width=width, height=height, touch=touch)
-            assert browser.complaints() == []
-            assert browser.requests()[1:] == []
             wide, tall = browser.value(
                 "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
             )
             assert wide <= width, (page.stem, browser.value(TOO_WIDE))
             assert tall < 8_000, page.stem
+            radios = "[...document.querySelectorAll('[role=radio]')].slice(0, 20)"
+            browser.value(f"{radios}.forEach((e) => e.click())")
+            if page.stem != "index":
+                browser.mouse(0.5, 0.5, click=True)
+            assert browser.complaints() == []
+            assert browser.requests()[1:] == []
             assert browser.value("document.querySelectorAll('svg [onload], script').length") <= 2
+            if kind == "code":
+                names = browser.value(
+                    "[...document.querySelectorAll('.name')].map(e => e.textContent)"
+                )
+                assert {*names} == {" ".join(WORDS[kind])}
