@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torchvision.datasets
 import torchvision.transforms.v2
-import yaml
 from classification_data import write_photo_folders
+from task_runs import as_yaml, of
 
 from visattn.cli import main
 
@@ -51,17 +51,10 @@ def test_the_function_of_the_page_is_a_source_of_photos(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "birds_of_the_page")
     monkeypatch.setattr("sys.argv", ["visattn"])
-    classifier = {"class_path": "AttentionResNet", "init_args": {"depth": 8, "img_size": [24, 28]}}
-    source = "birds_of_the_page.birds"
-    config = {
-        "trainer": {"accelerator": "cpu", "fast_dev_run": 1, "enable_progress_bar": False},
-        "model": {"class_path": "ClassificationTask", "init_args": {"classifier": classifier}},
-        "data": {
-            "class_path": "ClassificationData",
-            "init_args": {"source": source, "batch_size": 4, "train_transforms": ["RandomInvert"]},
-        },
-    }
-    (tmp_path / "birds.yaml").write_text(yaml.safe_dump(config))
+    task = of("ClassificationTask", classifier=of("AttentionResNet", depth=8, img_size=[24, 28]))
+    source = {"source": "birds_of_the_page.birds", "batch_size": 4}
+    birds = of("ClassificationData", **source, train_transforms=["RandomInvert"])
+    (tmp_path / "birds.yaml").write_text(as_yaml(task, birds, fast_dev_run=1))
     assert main(["fit", "--config", "birds.yaml"]) == 0
 
 

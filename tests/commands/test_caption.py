@@ -25,19 +25,10 @@ Run = Callable[..., int]
 Capsys = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An untrained captioner, with large weights, so that photos have different captions."""
-    torch.manual_seed(4)
-    encoder = SmallEncoder((24, 40), channels=12, coord_scale=1.0)
-    words = (*SPECIAL_TOKENS, "red", "green", "blue", "circle")
-    model = ShowAttendTell(words, encoder, embed_dim=5, hidden_size=11, attention_dim=3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-    path = tmp_path_factory.mktemp("weights") / "model.safetensors"
-    va.save(model, path)
-    return str(path)
+@pytest.fixture
+def weights(sandbox: Path) -> str:
+    """An untrained captioner."""
+    return str(sandbox / "captioner.safetensors")
 
 
 def caption(photos: Path, weights: str, out: Path, *words: object) -> int:
@@ -146,7 +137,7 @@ def test_phrase_boxes_are_shown_and_scored(weights: str, photos: Path, tmp_path:
     out = tmp_path / "out"
     assert caption(photos, weights, out, "--phrase-boxes", tmp_path / "boxes.json", "--boxes") == 0
     record = json.loads((out / "wide.json").read_text())
-    [scored] = record["phrases"]
+    scored, *_ = record["phrases"]
     assert (scored["words"], scored["first"], scored["boxes"]) == (1, 0, [[0.0, 0.0, 1.0, 0.5]])
     top, middle, _ = np.array(record["maps"]["values"][0]).sum(axis=1).tolist()
     assert scored["correctness"] == [pytest.approx(top + middle / 2, abs=1e-4)]

@@ -1,6 +1,5 @@
 """Output folders and unique file names."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from visattn.commands.files import create_folder, result_names
-from visattn.io.atomic import atomic_write
 
 
 def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,24 +20,6 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "mkdir", refuse)  # root may write to every folder
     with pytest.raises(OSError, match=r"--out .* cannot be written: Permission denied; choose"):
         create_folder(tmp_path)
-
-
-@pytest.mark.parametrize("step", ["write_bytes", "replace"])
-def test_a_failed_write_keeps_the_old_file(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    atomic_write(tmp_path / "a.txt", b"first")
-
-    def full(path: Path, _: object) -> None:
-        with path.open("ab") as file:
-            file.write(b"se")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, step, full)
-    with pytest.raises(OSError, match="No space left"):
-        atomic_write(tmp_path / "a.txt", b"second")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-    assert (tmp_path / "a.txt").read_bytes() == b"first"
 
 
 parts = st.sampled_from(["a", "A", "b", "..", "a_b", "a_2", "A_2", "index", "Index_2"])
@@ -70,12 +50,3 @@ def test_a_unique_name_is_kept() -> None:
 
 def test_names_are_printable() -> None:
     assert list(result_names([Path("two\nlines\tand\udcff.png")]).values()) == ["two_lines_and_"]
-
-
-def test_special_files_are_not_replaced(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(OSError, match="is not a regular file"):
-        atomic_write(pipe, b"new")
-    assert pipe.is_fifo()
-    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]

@@ -176,12 +176,17 @@ TASKS = {
 }  # fmt: skip
 
 
+def as_yaml(task: dict[str, Any], samples: dict[str, Any], **trainer: Any) -> str:
+    """Return the config of a quiet training of two epochs."""
+    config = {"trainer": {**QUIET, **trainer}, "model": task, "data": samples}
+    return yaml.safe_dump(json.loads(json.dumps(config)))  # without references to equal parts
+
+
 def tiny_run(*callbacks: dict[str, Any], test: int = 11) -> str:
     """Return the config of a captioner of scenes that is trained for two steps, as YAML."""
-    trainer = {**QUIET, "limit_train_batches": 1, "callbacks": list(callbacks)}
     task = of("CaptioningTask", captioner=of("ShowAttendTell", encoder=trained(24, 24), **SOFT))
     source = of("SceneCaptions", image_size=24, train=3, val=3, test=test)
-    return _yaml({"model": task, "trainer": trainer, "data": data("Caption", source, 7)})
+    return as_yaml(task, data("Caption", source, 7), limit_train_batches=1, callbacks=[*callbacks])
 
 
 FAULTS = {"callbacks": [of("EMA", decay=0.7), of("task_runs.FaultInjector")]}
@@ -191,15 +196,11 @@ LOG = {"callbacks": [of("task_runs.TrainingLog")], "logger": False, "gradient_cl
 def write_runs(folder: Path, trainer: dict[str, Any], *, random: bool = True) -> None:
     """Write a config for every task, and the data that they read, into a folder."""
     for name, (task, samples) in TASKS.items():
-        config = {"trainer": {**QUIET, **trainer}, "model": task, "data": samples}
-        (folder / f"{name}.yaml").write_text(_yaml(config if random else certain(config)))
+        model = task if random else certain(task)
+        (folder / f"{name}.yaml").write_text(as_yaml(model, samples, **trainer))
     write_digits(folder, train=41)
     write_photo_folders(folder / "folders", train=6, val=2)
     _write_captions(folder)
-
-
-def _yaml(config: dict[str, Any]) -> str:
-    return yaml.safe_dump(json.loads(json.dumps(config)))  # without references to equal parts
 
 
 def certain(value: Any) -> Any:

@@ -129,3 +129,11 @@ def test_a_directory_that_cannot_be_synced_is_no_error(
     flush(tmp_path)  # as on some file systems
     with pytest.raises(OSError, match="Invalid argument"):
         flush(tmp_path / "a")
+
+
+def test_special_files_are_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is not a regular file"):
+        atomic_write(tmp_path / "pipe", b"new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert names(tmp_path) == ["pipe"]

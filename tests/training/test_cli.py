@@ -12,7 +12,6 @@ import pytest
 import torch
 import torchvision.datasets
 import yaml
-from lightning.pytorch.cli import LightningCLI
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -92,11 +91,6 @@ def test_validate_writes_what_fit_logged_and_reads_hard_attention(
         assert re.search(rf"val/loss +{losses[-1]:.4f}\n", capsys.readouterr().out)
     assert losses[:2] == pytest.approx([float(logged(run, 1, "val/loss")[0]["val/loss"])] * 2)
     assert losses[2] != pytest.approx(losses[0], rel=1e-5)
-
-
-def test_lightnings_private_hook_is_still_there() -> None:
-    """Were it renamed, checkpoints would silently overrule the command line again."""
-    assert callable(LightningCLI._parse_ckpt_path)
 
 
 def test_ckpt_path_last_resumes_or_starts_a_run_with_the_options_of_today(

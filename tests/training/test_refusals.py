@@ -18,6 +18,7 @@ import torch
 import yaml
 from classification_data import write_digits
 from jsonargparse import ArgumentError, ArgumentParser
+from task_runs import as_yaml, data, of
 
 from visattn.cli import main
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
@@ -83,16 +84,12 @@ CASES: list[tuple[str, int, str]] = [
       for name in ("hf-hub:evil/model", "local-dir:{tiny}", HERE)),
     (SCORED.replace("test", "fit") + " --weights_only=false", 2, "weights_only"),
 ]  # fmt: skip
-ENCODER = {"class_path": "TimmEncoder", "init_args": {"name": "test_resnet", "img_size": [96, 64]}}
-DROP = {"timm_kwargs": {"drop_rate": {"class_path": "evilmod.Evil"}}, **ENCODER["init_args"]}  # type: ignore[dict-item]
-DIGITS = """\
-model:
-  class_path: ClassificationTask
-  init_args: {classifier: {class_path: AttentionResNet, init_args: {depth: 8, img_size: [28, 28]}}}
-data:
-  class_path: ClassificationData
-  init_args: {source: {class_path: TorchvisionImages, init_args: {dataset: MNIST, root: ., val: 5}}}
-"""
+ENCODER = of("TimmEncoder", name="test_resnet", img_size=[96, 64])
+DROP = {"timm_kwargs": {"drop_rate": {"class_path": "evilmod.Evil"}}, **ENCODER["init_args"]}
+DIGITS = as_yaml(
+    of("ClassificationTask", classifier=of("AttentionResNet", depth=8, img_size=[28, 28])),
+    data("Classification", of("TorchvisionImages", dataset="MNIST", root=".", val=5)),
+)
 
 
 def with_encoder(encoder: Any) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from PIL import Image
-from task_runs import small_trainer
+from task_runs import as_yaml, of, small_trainer
 from torch import nn
 
 from visattn.cli import main
@@ -33,22 +32,9 @@ def printed(page: str, after: str) -> str:
 
 CODE = printed("docs/guides/training.md", "class_path: turns.TurnTask")
 BIRDS = printed("configs/README.md", "**Your own data**")
-CONFIG = {
-    "trainer": {
-        "accelerator": "cpu",
-        "max_epochs": 2,
-        "enable_progress_bar": False,
-        "log_every_n_steps": 1,
-    },
-    "model": {"class_path": "turns.TurnTask", "init_args": {"width": 4}},
-    "data": {
-        "class_path": "ClassificationData",
-        "init_args": {
-            "source": "my_data.birds",
-            "batch_size": 4,
-        },
-    },
-}
+CONFIG = as_yaml(
+    of("turns.TurnTask", width=4), of("ClassificationData", source="my_data.birds", batch_size=4)
+)
 
 
 @pytest.fixture
@@ -78,7 +64,7 @@ def test_the_task_of_the_guide_is_trained_validated_and_tested() -> None:
         for number, path in enumerate(paths):
             Image.new("RGB", (40, 32), (60 * number, 9, 9)).save(path)
         Path(f"{split}.csv").write_text("".join(f"{path},{path.stem[-1]}\n" for path in paths))
-    Path("turns.yaml").write_text(yaml.safe_dump(CONFIG))
+    Path("turns.yaml").write_text(CONFIG)
     assert main(["fit", "--config", "turns.yaml", "--run", "run"]) == 0
     last = ["--run", "run", "--ckpt_path", "run/checkpoints/last.ckpt"]
     for command in ("validate", "test"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from segmentation_data import write_coco
 
 from visattn.cli import main
 from visattn.commands.files import file_digest
@@ -25,39 +26,19 @@ THINGS = {"zebra": 24, "bird": 16, "person": 1}
 def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five images with a square each, and a person at the left end of some."""
     folder = tmp_path_factory.mktemp("coco")
-    (folder / "annotations").mkdir()
-    (folder / "val").mkdir()
-    images, objects = [], []
+    photos, objects = [], []
     for number in range(5):
         pixels = np.random.default_rng(number).integers(0, 99, (96, 120, 3), dtype=np.uint8)
         x, y = 40 + 8 * number, 20 + 5 * number
         pixels[y : y + 30, x : x + 30] = 220
-        Image.fromarray(pixels).save(folder / "val" / f"{number}.png")
-        images.append({"id": number, "file_name": f"{number}.png", "height": 96, "width": 120})
-        name = ("zebra", "bird")[number % 2]
-        objects.append(_object(number, name, (x, y, 30, 30)))
+        photos.append(pixels)
+        objects.append((number, ("zebra", "bird")[number % 2], (x, y, 30, 30)))
         if number in (1, 2):
-            objects.append(_object(number, "person", (0, 0, 9, 96)))
+            objects.append((number, "person", (0, 0, 9, 96)))
         if number == 4:
-            objects.append(_object(number, "bird", (0, 0, 5, 5)))  # outside of the crop
-    record = {
-        "images": images,
-        "annotations": objects,
-        "categories": [{"id": number, "name": name} for name, number in THINGS.items()],
-    }
-    (folder / "annotations" / "instances_val.json").write_text(json.dumps(record))
+            objects.append((number, "bird", (0, 0, 5, 5)))  # outside of the crop
+    write_coco(folder, "val", photos, objects, THINGS)
     return folder
-
-
-def _object(number: int, name: str, box: tuple[int, int, int, int]) -> dict[str, Any]:
-    x, y, width, height = box
-    outline = [x, y, x + width, y, x + width, y + height, x, y + height]
-    return {
-        "image_id": number,
-        "category_id": THINGS[name],
-        "bbox": list(box),
-        "segmentation": [outline],
-    }
 
 
 def run(*words: str | Path, out: Path) -> int:

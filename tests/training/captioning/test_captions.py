@@ -5,39 +5,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from caption_data import write_caption_data
 from PIL import Image
+from task_runs import as_yaml, data, frozen, of, soft
 
 from visattn.cli import main
 
 # Scores over so few photos come with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
-ENCODER = {"class_path": "TimmEncoder", "init_args": {"name": "test_resnet", "img_size": [64, 64]}}
-SIZES = {"embed_dim": 7, "hidden_size": 11, "attention_dim": 5, "feature_proj_dim": 13}
 
 
-def write_config(path: str, source: dict[str, Any], **data: Any) -> str:
+def write_config(path: str, source: dict[str, Any], **more: Any) -> str:
     """Write a config of two steps."""
-    captioner = {"class_path": "ShowAttendTell", "init_args": {"encoder": ENCODER, **SIZES}}
-    own = {"source": {"class_path": "CaptionFile", "init_args": source}}
-    trainer = {
-        "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
-        "num_sanity_val_steps": 0, "log_every_n_steps": 1, "max_steps": 2,
-        "callbacks": [{"class_path": "CaptionPanels"}],
-    }  # fmt: skip
-    config = {
-        "trainer": trainer,
-        "model": {
-            "class_path": "CaptioningTask",
-            "init_args": {"captioner": captioner, "beam_size": 2, "attention_loss_weight": 0.5},
-        },
-        "data": {
-            "class_path": "CaptionData",
-            "init_args": {**own, "min_word_freq": 1, "batch_size": 4, **data},
-        },
-    }
-    Path(path).write_text(yaml.safe_dump(config))
+    task = of(
+        "CaptioningTask", captioner=soft(frozen(64), feature_proj_dim=13), beam_size=2,
+        attention_loss_weight=0.5,
+    )  # fmt: skip
+    samples = data("Caption", of("CaptionFile", **source), 4, min_word_freq=1, **more)
+    Path(path).write_text(as_yaml(task, samples, max_steps=2, callbacks=[of("CaptionPanels")]))
     return path
 
 

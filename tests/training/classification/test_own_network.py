@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import timm
 import torch
-import yaml
 from PIL import Image
 from safetensors.torch import save_file
+from task_runs import as_yaml, data, of
 
 from visattn import Scenes
 from visattn.cli import main
@@ -35,19 +35,10 @@ class MyNet(nn.Module):
 """
 
 
-def config(classifier: Any, **data: Any) -> str:
-    quiet = {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "logger": False}
-    task = {"classifier": classifier, "class_weights": "balanced"}
-    sizes = {"train": 16, "val": 8, "test": 8, "image_size": 32}
-    source = {"class_path": "SingleObjects", "init_args": sizes}
-    return yaml.safe_dump({
-        "trainer": quiet,
-        "model": {"class_path": "ClassificationTask", "init_args": task},
-        "data": {
-            "class_path": "ClassificationData",
-            "init_args": {"source": source, "batch_size": 8, **data},
-        },
-    })  # fmt: skip
+def config(classifier: dict[str, Any]) -> str:
+    source = of("SingleObjects", train=16, val=8, test=8, image_size=32)
+    task = of("ClassificationTask", classifier=classifier, class_weights="balanced")
+    return as_yaml(task, data("Classification", source, 8), max_epochs=1, logger=False)
 
 
 @pytest.fixture
@@ -61,9 +52,9 @@ def network(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
     network: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = {"width": 6, "img_size": [32, 32], "blocks": {"se": "layer*"}}
     Path("configs").mkdir()  # the network lies in the working folder, not beside the config
-    Path("configs/own.yaml").write_text(config({"class_path": network, "init_args": arguments}))
+    own = of(network, width=6, img_size=[32, 32], blocks={"se": "layer*"})
+    Path("configs/own.yaml").write_text(config(own))
     assert main(["fit", "--config", "configs/own.yaml", "--run", "run"]) == 0
     assert main(["validate", "--run", "run"]) == 0
     assert "val/accuracy" in json.loads(Path("run/validate.json").read_text())
@@ -141,16 +132,16 @@ def test_code_of_others_does_not_run(network: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_balanced_weights_are_inverse_to_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = ClassificationData(SingleObjects(24, 8, image_size=32))
-    data.setup("fit")
+    samples = ClassificationData(SingleObjects(24, 8, image_size=32))
+    samples.setup("fit")
     build = lambda names: ModuleClassifier(names, "timm:test_resnet", img_size=(32, 32))  # noqa: E731
-    task = ClassificationTask(build, data.data_info, class_weights="balanced")
-    task.data = data
+    task = ClassificationTask(build, samples.data_info, class_weights="balanced")
+    task.data = samples
     monkeypatch.setattr(ClassificationTask, "check_training", lambda _: None)
     task.on_fit_start()
-    counted = data.count_targets("train")
+    counted = samples.count_targets("train")
     assert counted is not None
-    counts = torch.tensor([counted[1][name] for name in data.class_names])
+    counts = torch.tensor([counted[1][name] for name in samples.class_names])
     assert task.weight is not None
     torch.testing.assert_close(task.weight * counts, torch.full((len(counts),), 24 / len(counts)))
 
@@ -160,8 +151,8 @@ def test_frozen_random_weights_are_remarked_unless_they_are_loaded(
 ) -> None:
     remarks: list[str] = []
     monkeypatch.setattr("visattn.training.task.rank_zero_info", remarks.append)
-    head = "{class_path: TimmClassifier, init_args: {name: test_resnet, freeze_backbone: true}}"
-    Path("frozen.yaml").write_text(config(yaml.safe_load(head)))
+    head = of("TimmClassifier", name="test_resnet", freeze_backbone=True)
+    Path("frozen.yaml").write_text(config(head))
     save_file(timm.create_model("test_resnet").state_dict(), "w.safetensors")
     run = ["fit", "--config", "frozen.yaml", "--dry-run"]
     said = "the frozen weights of TimmClassifier are random: set pretrained: true"
