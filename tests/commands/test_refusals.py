@@ -79,7 +79,6 @@ CASES = [
     (f"{CAPTION} --out photos", "is searched for images: the next run would read"),
     (f"{CAPTION} --out captions.txt", "--out captions.txt cannot be written"),
     (f"{CAPTION} --out captions.txt/new", "cannot be written: Not a directory"),
-    (f"{CAPTION} --shard 3/2", "--shard must be I/N with I from 1 to N"),
     (f"caption photos/dog.png{CAPTION[14:]} --figures png --out photos", "would overwrite"),
     ("caption mixed --model captioner.safetensors --strict", "torn.jpg: not an image"),
     # scores, exports, lists, data

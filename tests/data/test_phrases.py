@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from random_numbers import numbers
 
 from visattn.data.captions.batch import split_words
 from visattn.data.phrases import (
@@ -184,15 +183,6 @@ def test_phrase_scores_by_hand() -> None:
             score_phrases(torch.full((3, 1, 1), 1.0 if phrase.start else torch.nan), [phrase])
 
 
-def test_score_of_the_paper_uses_the_strongest_word() -> None:
-    maps = numbers(5, 49).softmax(-1).view(5, 7, 7)
-    alone = [score_phrases(maps, [words(word, 1, TOP)])[0].paper_correctness for word in range(5)]
-    [judged] = score_phrases(maps, [words(0, 5, TOP)])
-    assert judged.paper_correctness == pytest.approx(max(alone))
-    assert judged.paper_baseline == pytest.approx(0.5)
-    assert judged.max_correctness != pytest.approx(judged.paper_correctness, abs=1e-6)
-
-
 def test_word_targets_by_hand() -> None:
     captions = [[words(0, 2, LEFT), words(3, 1, MIDDLE)], [], [words(1, 3, RIGHT, LEFT)]]
     supervised = supervised_words(captions, (1, 2))
@@ -208,24 +198,3 @@ def test_word_targets_by_hand() -> None:
         none = supervised_words(nothing, (3, 5))
         assert (none.caption_indices.shape, none.targets.shape) == ((0,), (0, 15))
         assert none.caption_indices.dtype == none.steps.dtype == torch.long
-
-
-SPANS = st.lists(st.tuples(st.integers(0, 11), st.integers(1, 5)), max_size=5)
-
-
-@given(spans=st.lists(SPANS, max_size=5), last=st.booleans())
-def test_words_are_distinct_and_targets_sum_to_one(
-    spans: list[list[tuple[int, int]]], *, last: bool
-) -> None:
-    captions = [[words(first, count, MIDDLE) for first, count in row] for row in spans]
-    supervised = supervised_words(captions, (3, 2), words="last" if last else "all")
-    said = list(zip(supervised.caption_indices.tolist(), supervised.steps.tolist(), strict=True))
-    wanted = {
-        (row, step)
-        for row, item in enumerate(spans)
-        for first, count in item
-        for step in range(first + count - 1 if last else first, first + count)
-    }
-    assert len(said) == len(wanted)
-    assert set(said) == wanted
-    torch.testing.assert_close(supervised.targets.sum(-1), torch.ones(len(said)))

@@ -79,15 +79,6 @@ def random_case(seed: int) -> tuple[DetectedBoxes, TrueBoxes]:
     ), true
 
 
-def test_perfect_detections_score_one() -> None:
-    predicted = DetectedBoxes(TRUE.image, TRUE.label, np.array([0.9, 0.8, 0.7]), TRUE.box)
-    result = average_precision(predicted, TRUE)
-    assert result.scores["AP"] == pytest.approx(1)
-    assert result.scores["AR100"] == pytest.approx(1)
-    assert math.isnan(result.scores["AP_small"])
-    assert result.per_class == pytest.approx({0: 1, 1: 1})
-
-
 def test_no_detections_score_zero_and_no_objects_have_no_score() -> None:
     empty = np.zeros(0, np.int64)
     nothing = DetectedBoxes(empty, empty, np.zeros(0), np.zeros((0, 4)))

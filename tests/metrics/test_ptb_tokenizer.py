@@ -62,16 +62,6 @@ def test_spans_are_consecutive_and_skip_separators_only(shape: str) -> None:
     assert not (left + shape[place:]).strip(" ¬")
 
 
-ALPHABET = {chr(code) for code in range(32, 127)} | set("é§«’“”–…¬")
-
-
-@given(text=st.text(max_size=61))
-def test_outline_has_the_length_of_its_text_and_a_small_alphabet(text: str) -> None:
-    shape = simplify_characters(text)
-    assert len(shape) == len(text)
-    assert set(shape) <= ALPHABET
-
-
 @pytest.mark.parametrize(
     ("text", "shape"),
     [
