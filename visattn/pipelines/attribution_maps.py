@@ -109,9 +109,8 @@ def _common_info(
         more |= {} if feature.call is None else {"run": feature.call}
     if method.needs == "tokens" and options.get("queries") is None:
         more["rows"] = describe_read_rows(info)
-    if method.kind == "gradient" and is_class and (output.key or output.assumed):
-        assumed = f"{output.key} (assumed)" if output.key else "assumed"
-        more["scores"] = assumed if output.assumed else output.key
+    if method.kind == "gradient" and is_class and output.key:
+        more["scores"] = output.key
     if batch.preprocessing:
         more["preprocessing"] = batch.preprocessing
     signed = bool(options.get("signed", method.signed))

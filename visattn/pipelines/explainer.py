@@ -219,6 +219,7 @@ class Explainer:
         mean: ChannelNumbers | None = None,
         std: ChannelNumbers | None = None,
     ) -> None:
+        model = unwrapped(model)
         if text is not None:
             from visattn.models.backbones.text_models import text_classifier  # slow to import
 
@@ -562,7 +563,7 @@ def as_subject(
         _ANALYZED[model] = _state(model), known
         return subject
     info, names, measures = known[key]
-    return Subject(unwrapped(model), info, forward_function(unwrapped(model)), names, measures)
+    return Subject(model, info, forward_function(model), names, measures)
 
 
 _ANALYZED: WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = WeakKeyDictionary()

@@ -25,8 +25,8 @@ from visattn.recording.score_trace import (
     Reading,
     ScoreTracer,
     Trace,
-    confirmed_reading,
     gradients_of,
+    measured_reading,
 )
 
 _NEAR = 24  # the scores, in layer outputs
@@ -69,7 +69,7 @@ def pooled_features(
         probe: Where the activations of the model lie.
     """
     trace = tracer.run(image) if kept.detached else kept
-    reading = confirmed_reading(tracer, image, kept, probe)
+    reading = measured_reading(tracer, image, kept, probe)
     if not trace.scores or not trace.bypassed():
         reason = "its scores have no gradient with respect to the image"
         return PooledFeatures((), reason, reading=reading, output=kept.layout, probe=probe)

@@ -42,7 +42,6 @@ class OutputLayout:
         error: Why there are no class scores, or which is not known; "" if it is.
         features: Why the scores are features of a network without classifier, by how they are
             computed (see `features_reason`); "" if they are not.
-        assumed: Whether that they are scores is assumed: features may be computed like them.
         unnamed: Whether they are not named as scores, but the only or the last of such tensors.
         example: Expression of the score of one class, in terms of `output`.
         is_probability: Whether a sigmoid computes the scores.
@@ -54,7 +53,6 @@ class OutputLayout:
     num_classes: int | None = None
     error: str = ""
     features: str = ""
-    assumed: bool = False
     unnamed: bool = False
     example: str = ""
     is_probability: bool = False
@@ -123,8 +121,7 @@ output[0][:, 3], target=lambda output: output[1][:, 3]
     known = not layout.unnamed or num_classes == size or size in declared
     if known or batch_size > 1:  # rows of a layer are positions of one image
         return layout
-    features, assumed = features_reason(scores, layout.num_classes or 0)
-    return replace(layout, features=features, assumed=assumed)
+    return replace(layout, features=features_reason(scores, layout.num_classes or 0))
 
 
 def _chosen(candidates: Mapping[Any, Tensor], fitting: Sequence[Any]) -> Any:

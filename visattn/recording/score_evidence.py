@@ -8,20 +8,16 @@ An edge of the graph is a node and the number of one of its outputs: one tensor.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 Edge = tuple[Any, ...]
 _PRODUCTS = ("Convolution", "Addmm", "Addbmm", "Baddbmm", "Mm", "Bmm", "Linear", "ScaledDot",
              "Mkldnn")  # fmt: skip
-_SMOOTH = {"Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu", "Gelu", "Silu", "Mish",
-           "Hardswish"}  # fmt: skip
-_ACTIVATION = "an activation function follows its last layer"
-_BOUNDED = {"Tanh", "Hardsigmoid", "Softplus"}  # of outputs that may be scores
+_ACTIVATIONS = {"Relu", "Threshold", "Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu",
+                "Gelu", "Silu", "Mish", "Hardswish"}  # fmt: skip
 
 
 def sources_of(edge: Edge) -> list[Edge]:
@@ -114,64 +110,32 @@ def is_sorted(scores: Tensor) -> bool:
     return any(kind_of(edge) in ("Topk", "Sort") for edge in last_layers([scores])[1])
 
 
-def features_reason(scores: Tensor, num_columns: int) -> tuple[str, bool]:
-    """Return why an output is taken for features; "" for scores, and whether these are assumed.
+def features_reason(scores: Tensor, num_columns: int) -> str:
+    """Return why an output is features of a network without a classifier; "" for scores.
 
-    The layers (linear or convolution) nearest to the output and what follows them decide:
-
-    - A linear layer on one vector is a classifier, whatever scales or normalizes its result, or
-      turns it into probabilities. With a rectifier or a similar activation behind it, it is a
-      hidden layer.
-    - A layer at many positions that are pooled is a classifier as well if nothing but pooling
-      follows (fully convolutional networks). With a norm, a residual sum, a concatenation, a smooth
-      activation or without pooling it is the body of a network whose classifier is missing.
-    - A convolution, ReLU and pooling are both: the classifier of SqueezeNet and NiN, and the body
-      of a plain CNN. So are sums and norms of vectors. These are taken for scores, and said to be
-      assumed.
+    What computes scores last is a linear layer or a convolution with a row for each class. Behind
+    it are pooling (fully convolutional networks), scaling, or what makes probabilities of them.
     """
     layers, behind = last_layers([scores])
     if not layers or num_columns == 1:
-        return "", False
+        return ""
     kinds = {kind_of(edge) for edge in behind}
-    norm = any("Norm" in kind for kind in kinds)
-    rectified, smooth = any(map(_is_rectifier, behind)), bool(kinds & _SMOOTH)
     before = set(walk(source for edge in layers for source in sources_of(edge)))
-    residual = not before.isdisjoint(layers)
-    if all(prod(_shape(edge)[:-1]) == 1 for edge in layers):
-        if norm and residual:
-            return "a residual sum and normalization follow its last layer", False
-        return _ACTIVATION * (smooth or rectified), bool(norm or residual or kinds & _BOUNDED)
-    joined = any(kind_of(edge) == "Cat" and len(sources_of(edge)) > 1 for edge in behind)
-    unpooled = len(layers) == 1 and num_columns != _shape(layers[0])[-1]
     reasons = {
-        "normalization follows its last layer": norm,
-        "they are pooled from a sum of several layers": residual,
-        "they are joined from several layers": joined,
-        _ACTIVATION: smooth,
-        "they are the positions of a feature map": unpooled,
+        "normalization follows its last layer": any("Norm" in kind for kind in kinds),
+        "they are a sum over several layers": not before.isdisjoint(layers),
+        "its last layer has another number of columns": any(
+            _columns(edge) != num_columns for edge in layers
+        ),
+        "an activation function follows its last layer": bool(kinds & _ACTIVATIONS),
     }
-    reason = next((reason for reason, holds in reasons.items() if holds), "")
-    return reason, not reason and (rectified or any(_kernel_positions(e) > 1 for e in layers))
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def _is_rectifier(edge: Edge) -> bool:
-    """Whether an operation is a ReLU, also by a limit of zero."""
-    if kind_of(edge) in ("Clamp", "ClampMin"):
-        low = edge[0]._saved_min  # noqa: SLF001
-        return low is not None and not bool(torch.as_tensor(low).any())
-    return kind_of(edge) in ("Relu", "Threshold")
-
-
-def _shape(edge: Edge) -> tuple[int, ...]:
-    """Return the shape of a layer's output, channels last."""
-    shape = list(edge[0]._input_metadata[edge[1]].shape)  # noqa: SLF001
-    channels = shape.pop(1 if kind_of(edge) == "Convolution" else -1)
-    return (*shape, channels)
-
-
-def _kernel_positions(edge: Edge) -> int:
-    weight: Any = getattr(edge[0], "_saved_weight", None)
-    return 1 if weight is None else prod(weight.shape[2:])
+def _columns(edge: Edge) -> int:
+    """Return the number of channels of a layer's output."""
+    shape = edge[0]._input_metadata[edge[1]].shape  # noqa: SLF001
+    return shape[1 if kind_of(edge) == "Convolution" else -1]
 
 
 def declared_class_counts(modules: Iterable[Any]) -> frozenset[int]:

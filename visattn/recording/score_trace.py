@@ -308,30 +308,15 @@ class Reading:
     parallel: tuple[str, ...] = ()
 
 
-def confirmed_reading(
+def measured_reading(
     tracer: ScoreTracer, image: Tensor, kept: Trace | None, probe: Probe
 ) -> Reading | None:
-    """Return what the scores read of attention, on more images if it depends on them.
+    """Return what the scores read of attention; None if there is none, or they depend on none.
 
     Args:
         kept: A run on the image, if there was one.
         probe: Positions of the tokens of attention.
     """
-    reading = _reading(tracer, image, kept, probe)
-    if reading is None or reading.rows is None or all(map(all, reading.rows.cells)):
-        return reading
-    # Mirrored and inverted images have their maxima elsewhere.
-    variants = image.flip(-1), -image.flip(-2)
-    others = [_reading(tracer, variant, None, probe) for variant in variants]
-    rows = [each.rows for each in (reading, *others) if each is not None and each.rows is not None]
-    if len({tuple(share > 0 for row in each.cells for share in row) for each in rows}) == 1:
-        return reading
-    return replace(reading, rows=mean_of_images(rows))
-
-
-def _reading(
-    tracer: ScoreTracer, image: Tensor, kept: Trace | None, probe: Probe
-) -> Reading | None:
     if not probe.layouts:
         return None
     with frozen(tracer.model), probing():
@@ -435,9 +420,9 @@ def shares_of_rows(
 
     Tokens with parallel gradients are read by the same linear weights, each times a factor, as in a
     mean: their shares are in proportion to these factors. Where the gradients of patches are not
-    parallel (maximum, power mean), patches have equal shares of the gradient of their sum. Shares
-    of tokens read by other weights (a class token beside a mean of patches) are the sizes of their
-    gradients. These are from one direction of the scores, so that sizes up to 1.5 times as large
+    parallel (maximum, power mean), all patches share the gradient of their sum. Shares of tokens
+    read by other weights (a class token beside a mean of patches) are the sizes of their gradients.
+    These are from one direction of the scores, so that sizes up to 1.5 times as large
     count as equal. The gradients are those of a random sum of the scores for each token.
 
     Example:
@@ -458,10 +443,11 @@ def shares_of_rows(
         cosines = torch.cosine_similarity(gradients, patches[cells.argmax()][None], eps=1e-300)
         same = cosines.abs() > _PARALLEL
         parallel = bool(same[num_prefix_tokens:][cells > 0].all())
-        whole = cells if parallel else patches.sum(0).norm()[None]
         ratio = float(cells.amax() / cells[cells > 0].amin())
-        if not parallel or ratio <= _EQUAL:  # what is nearly equal is rounding, and becomes equal
-            cells = (cells > 0) * whole.sum() / (cells > 0).sum()
+        if not parallel:  # also those that are not the maximum on this image
+            cells = torch.full_like(cells, float(patches.sum(0).norm()) / len(cells))
+        elif ratio <= _EQUAL:  # what is nearly equal is rounding, and becomes equal
+            cells = (cells > 0) * cells.sum() / (cells > 0).sum()
         limit = torch.where(same[:num_prefix_tokens], _EQUAL, _ALIKE) if parallel else _ALIKE
         for value in (cells[cells > 0].mean(), cells.sum()):
             alike = (prefix < limit * value) & (prefix * limit > value)
@@ -470,23 +456,6 @@ def shares_of_rows(
         prefix = (prefix > 0).double()
     shares = torch.cat((prefix, cells))
     return (shares / shares.sum()).float(), parallel
-
-
-def mean_of_images(readings: Sequence[ReadRows]) -> ReadRows:
-    """Return the shares of tokens of which those that are read depend on the image.
-
-    Patches have equal shares.
-
-    Example:
-        >>> first, second = ReadRows((), 1.0, ((1.0, 0.0),)), ReadRows((), 1.0, ((0.0, 1.0),))
-        >>> mean_of_images([first, second])
-        ReadRows(prefix=(), patches=1.0, cells=(), kinds=(), pool=False, linear=False)
-    """
-    count = len(readings)
-    prefixes = zip(*(reading.prefix for reading in readings), strict=True)
-    prefix = tuple(sum(shares) / count for shares in prefixes)
-    patches = sum(reading.patches for reading in readings) / count
-    return ReadRows(prefix, patches, kinds=readings[0].kinds, linear=False)
 
 
 def _as_read_rows(

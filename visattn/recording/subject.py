@@ -48,7 +48,7 @@ from visattn.recording.model_info import (
 from visattn.recording.outputs import OutputLayout, class_scores, output_tensors
 from visattn.recording.places import Grid, probe_images
 from visattn.recording.probe import Probe, prefix_tokens_of, probe_model
-from visattn.recording.score_trace import Reading, ScoreTracer, confirmed_reading
+from visattn.recording.score_trace import Reading, ScoreTracer, measured_reading
 
 _NO_GRADIENT = (
     "its scores have no gradient with respect to the image; it detaches tensors or runs layers "
@@ -209,7 +209,7 @@ def analyze_model(
     info, names = _measured(subject), subject.class_names
     other = info.output.unnamed and info.output.num_classes != len(names)
     # The number of names tells which tensor has the classes.
-    if names and (info.output.error or info.output.assumed or other):
+    if names and (info.output.error or other):
         info = _measured(subject, len(names))
     # A single score separates two classes by its sign.
     if len(names) == 2 and info.output.num_classes == 1:
@@ -331,7 +331,7 @@ def read_by_target(
     traced = copy(target)
     try:
         tracer = ScoreTracer(model, lambda image: traced(subject.forward(image)))
-        reading = confirmed_reading(tracer, images[:1], None, result)
+        reading = measured_reading(tracer, images[:1], None, result)
     except (RuntimeError, ValueError, TypeError, IndexError):  # needs the whole batch
         return subject
     if reading is None:
@@ -350,7 +350,7 @@ def _output_layout(subject: Subject, output: OutputLayout, num_classes: int | No
     if library == "transformers":
         headless = output.key != "logits" and "Classification" not in type(model).__name__
     if not headless and library == "visattn":
-        return replace(output, features="", assumed=False)
+        return replace(output, features="")
     if not headless and not output.features:
         return output
     evidence = f" ({output.features})" if output.features else ""
