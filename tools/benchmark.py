@@ -268,11 +268,13 @@ def of_visattn(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
     options: dict[str, dict[str, Any]] = {
         "integrated_gradients": {"n_steps": STEPS},
         "smoothgrad": {"num_samples": SAMPLES},
-        "occlusion": {"sliding_window_size": window, "stride": window, "score_type": "logits"},
+        "occlusion": {"sliding_window_size": window, "stride": window},
     }
     explainer = Explainer(model)
     chosen = options.get(method, {})
-    return lambda: explainer.explain(image, method, label, **chosen)[0].values[None]
+    # Captum's occlusion is of the logit; ours, of a class, is of the probability.
+    target = (lambda scores: scores[:, label]) if method == "occlusion" else label
+    return lambda: explainer.explain(image, method, target, **chosen)[0].values[None]
 
 
 def of_gradcam(model: nn.Module, image: Tensor, method: str, label: int) -> Run:

@@ -145,10 +145,10 @@ def test_heads_layers_and_queries_are_selected() -> None:
     assert torch.equal(explained(layers=subject.info.attention_layers[0].site, heads=1), single)
     torch.testing.assert_close(explained(layers=1, heads="max"), to_grid(layers[1].amax(1)[:, 0]))
     torch.testing.assert_close(explained(layers=1, heads="min"), to_grid(layers[1].amin(1)[:, 0]))
-    largest = [each.amax(1) for each in layers[1:]]
+    largest = [each.amax(1) for each in layers]
     for residual in (0.0, 0.3, 1.0):
-        late = explained("rollout", heads="max", start_layer=1, residual=residual)
-        torch.testing.assert_close(late, to_grid(rolled(largest, residual)[:, 0]))
+        rows = explained("rollout", heads="max", residual=residual)
+        torch.testing.assert_close(rows, to_grid(rolled(largest, residual)[:, 0]))
     # of several layers the mean of their maps, which are those of their numbers in `record`
     for method in ("attention", "gradient_attention"):
         alone = [explained(method, layers=k, heads=1) for k in (0, -1)]

@@ -26,7 +26,6 @@ def test_attributions_of_a_linear_model_are_its_weights_or_terms(channels: int) 
     subject, x = linear_model(weights), torch.randn(2, channels, 5, 7, dtype=torch.float64)
     target, chosen = resolve_target([3, 1], subject), weights[[3, 1]]
     largest, summed = chosen.abs().amax(1), (chosen * x).sum(1)
-    hidden: dict[str, Any] = {"sliding_window_size": 1, "score_type": "logits"}
     cases: list[tuple[Any, dict[str, Any], Tensor]] = [
         (input_gradient, {}, largest),
         (smoothgrad, {"num_samples": 3}, largest),
@@ -34,10 +33,11 @@ def test_attributions_of_a_linear_model_are_its_weights_or_terms(channels: int) 
         (input_x_gradient, {"signed": False}, (chosen * x).abs().amax(1)),
         (integrated_gradients, {"n_steps": 1}, summed),
         (integrated_gradients, {"n_steps": 1, "baselines": "black"}, (chosen * (x + 2)).sum(1)),
-        (occlusion, hidden, summed),
     ]
     for method, options, expected in cases:
         torch.testing.assert_close(method(subject, x, target, **options), expected)
+    occluded = occlusion(subject, x, lambda out: out[[0, 1], [3, 1]], sliding_window_size=1)
+    torch.testing.assert_close(occluded, summed)
 
 
 def test_integrated_gradients_satisfy_completeness() -> None:

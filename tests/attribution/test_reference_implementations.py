@@ -138,7 +138,10 @@ def ours(method: str, *, divisor: float = 1.0, target: Any = None, **options: An
     """Return the maps of both images, of a network whose scores are smaller by a divisor."""
     model: Any = network()
     model[6].weight.data /= divisor
-    targets = [[target or index] for index in CLASS_INDICES]
+    if method == "occlusion":  # of a class it is the probability
+        targets = [[lambda scores, index=index: scores[:, index]] for index in CLASS_INDICES]
+    else:
+        targets = [[target or index] for index in CLASS_INDICES]
     if METHODS[method].needs == "features" and method != "fullgrad":
         options["layers"] = "3"
     maps = va.explain(model, X, method, targets, input_size=(56, 72), **options)
@@ -195,8 +198,7 @@ CAPTUM: dict[str, tuple[str, dict[str, Any], float]] = {
     "input_x_gradient": ("input_x_gradient", {}, 1e-4),
     "integrated_gradients": ("integrated_gradients", {"n_steps": 16}, 1e-4),
     "saliency": ("input_gradient", {}, 1e-6),
-    "occlusion": ("occlusion", {"sliding_window_size": 9, "stride": 6, "score_type": "logits"},
-        1e-2),
+    "occlusion": ("occlusion", {"sliding_window_size": 9, "stride": 6}, 1e-2),
 }  # fmt: skip
 
 

@@ -59,8 +59,6 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (map_of("gradcam", layers="2#2"), r"a call of the module, 2#1 to 2#1; got 2#2"),
     (map_of("gradcam", BLIND), "target must depend on the layer"),
     (map_of("occlusion", sliding_window_size=3, stride=4), "to cover the image"),
-    (of_vit("rollout", start_layer=2), "one of the 2 attention layers that the scores .* got 2"),
-    (of_vit("legrad", start_layer=2), "one of the 2 attention layers that the scores .* got 2"),
     (of_vit("rollout", heads=2), "indices below 2, got 2"),
     (of_vit("attention", layers=2), "one of the 2 attention layers that the scores"),
     (lambda: va.explain(nn.Sequential(nn.Flatten(), nn.Linear(300, 2)), PHOTO, "rollout",

@@ -214,13 +214,12 @@ def test_target_functions_receive_the_model_output() -> None:
         return output["out"][:, 2]
 
     for name in ("gradcam", "input_gradient", "occlusion"):
-        options = {"sliding_window_size": 16, "score_type": "logits"} if name == "occlusion" else {}
-        [by_class] = explain(model, photo(), name, 2, input_size=32, **options)
-        options.pop("score_type", None)
+        options = {"sliding_window_size": 16} if name == "occlusion" else {}
+        same = 2 if name != "occlusion" else lambda output: output["out"][:, 2]  # no probability
+        [by_class] = explain(model, photo(), name, same, input_size=32, **options)
         [heatmap] = explain(model, photo(), name, target, input_size=32, **options)
         torch.testing.assert_close(heatmap.values, by_class.values)
         assert (heatmap.info.target, heatmap.info.more["function"]) == (None, "target")
-        assert "score_type" not in heatmap.info.options
     assert set(map(tuple, outputs)) == {("dense", "features", "out")}
     with pytest.raises(
         ValueError, match=r"one number for each image, .* tensor \[1, 3\] from a dict: "
@@ -313,10 +312,10 @@ def test_layer_may_be_any_module() -> None:
 def test_lists_of_methods_and_classes_give_the_maps_of_single_calls() -> None:
     model, images = vit(), [photo(61 + 7 * seed, 83, seed) for seed in range(3)]
     methods, classes = ["rollout", "relevance", "gradcam"], ["dog", 0]
-    maps = explain(model, images, methods, classes, batch_size=2, start_layer=1)
+    maps = explain(model, images, methods, classes, batch_size=2, residual=0.3)
     for image, of_image in zip(images, maps, strict=True):
         for method, of_method in zip(methods, of_image, strict=True):
-            options: dict[str, Any] = {"start_layer": 1} if method != "gradcam" else {}
+            options: dict[str, Any] = {"residual": 0.3} if method == "rollout" else {}
             for target, each in zip(classes, of_method, strict=True):
                 [alone] = explain(model, image, method, target, **options)
                 torch.testing.assert_close(each.values, alone.values, atol=1e-6, rtol=1e-4)

@@ -181,10 +181,9 @@ def test_one_number_stands_for_two_classes() -> None:
                 explain(model, PHOTO, "input_x_gradient", each, **options) for each in names
             )
             torch.testing.assert_close(cat[0].values, -dog[0].values)
-            masks = {"num_masks": 8, "score_type": "probabilities"}
-            both = [explain(model, PHOTO, "rise", name, **masks, **options)[0] for name in names]
-            logits = [explain(model, PHOTO, "rise", name, num_masks=8, **options) for name in names]
-            assert len(logits) == 2
+            both = [
+                explain(model, PHOTO, "rise", each, num_masks=8, **options)[0] for each in names
+            ]
             shares = float(both[0].values.mean() + both[1].values.mean())
             ones = explain(
                 model, PHOTO, "rise", lambda out: out[:, 0] * 0 + 1, num_masks=8, **options
@@ -276,9 +275,10 @@ def test_pixels_of_a_channel_are_followed(dtype: Any, high: float, channels: int
     for method in ("input_x_gradient", "occlusion", "rise", "gradcam"):
         options = {
             "gradcam": {"layers": "features"},
-            "rise": {"num_masks": 200, "score_type": "logits"},
+            "rise": {"num_masks": 200},
         }.get(method, {})
-        [heatmap] = explainer.explain(array, method, 1, **options)
+        target = (lambda scores: scores[:, 1]) if method == "rise" else 1
+        [heatmap] = explainer.explain(array, method, target, **options)
         placed = heatmap.resize_to_image()
         assert float(placed[BLOCK].mean()) > 1.1 * float(placed.mean()), method
     assert "itti_koch" not in explainer.methods()

@@ -157,13 +157,13 @@ def test_features_of_a_network_without_its_classifier_are_no_scores() -> None:
         (body(nn.ReLU6()), "an activation function follows its last layer"),
         (nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten()), "another number of columns"),
         (nn.Sequential(mlp, nn.ReLU()), "an activation function follows its last layer"),
-        (body(nn.ReLU()), "an activation function follows its last layer"),
         (nn.Sequential(mlp, nn.BatchNorm1d(7)), "normalization follows its last layer"),
     ]
     for model, reason in cases:
         assert reason in layout_of(model.eval()).features
     scores: list[nn.Module] = [
         body(),  # fully convolutional
+        body(nn.ReLU()),  # SqueezeNet
         nn.Sequential(body(nn.BatchNorm2d(7), nn.ReLU()), nn.Linear(7, 4)),
         nn.Sequential(mlp, nn.Softmax(1)),
         nn.Sequential(mlp, nn.Sigmoid()),

@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 
 from visattn.attribution.layer_weights import (
     LayerWeights,
-    layers_from,
     no_single_grid,
     read_shares,
     record_weights,
@@ -203,7 +202,6 @@ def rollout(
     target: Target,
     *,
     heads: Heads = "mean",
-    start_layer: int = 0,
     residual: float = 0.5,
 ) -> Float[Tensor, "b gy gx"]:
     """Attention rollout: attention multiplied through all layers, from the pooled tokens.
@@ -211,17 +209,15 @@ def rollout(
     Args:
         target: Only noted in the info of the map; attention does not depend on a class.
         heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
-        start_layer: First layer that is included.
         residual: Weight of the residual connection in each layer, in [0, 1].
 
     Raises:
-        ValueError: If there is no such layer or head.
+        ValueError: If there is no such head.
 
     Source:
         Abnar and Zuidema 2020, arXiv:2005.00928.
     """
-    included = layers_from(subject.info, start_layer)
-    layers = record_weights(subject, images, target, included)
+    layers = record_weights(subject, images, target, subject.info.attention_layers)
     matrices = [fuse_heads(layer.weights, heads) for layer in layers]
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
@@ -270,24 +266,18 @@ def gradient_rollout(
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    start_layer: int = 0,
     residual: float = 0.5,
 ) -> Float[Tensor, "b gy gx"]:
     """Gradient attention rollout: rollout of attention times gradient of each layer.
 
     Args:
-        start_layer: First layer that is included.
         residual: Weight of the residual connection in each layer, in [0, 1].
-
-    Raises:
-        ValueError: If there is no such layer.
 
     Source:
         Gildenblat 2020, "Exploring Explainability for Vision Transformers", with each layer's
         attention multiplied by its own gradient.
     """
-    included = layers_from(subject.info, start_layer)
-    layers = record_weights(subject, images, target, included, gradients=True)
+    layers = record_weights(subject, images, target, subject.info.attention_layers, gradients=True)
     matrices = [gradient_rollout_weights(layer.weights, layer.gradients) for layer in layers]
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
@@ -299,23 +289,14 @@ def relevance(
     subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
-    *,
-    start_layer: int = 0,
 ) -> Float[Tensor, "b gy gx"]:
     """Relevance propagation (Chefer et al.): attention times gradient through all layers.
-
-    Args:
-        start_layer: First layer that is included; later ones give sharper maps.
-
-    Raises:
-        ValueError: If there is no such layer.
 
     Source:
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: the initial
         relevance of tokens to themselves, the identity, is subtracted: it is equal for all patches.
     """
-    included = layers_from(subject.info, start_layer)
-    layers = record_weights(subject, images, target, included, gradients=True)
+    layers = record_weights(subject, images, target, subject.info.attention_layers, gradients=True)
 
     def propagate(matrices: list[Tensor], rows: Tensor) -> Tensor:
         # The identity that tokens start with is left out; a pool starts with its attention instead.

@@ -170,16 +170,6 @@ def resolve_attention_layers(
     return list(dict.fromkeys(chosen))
 
 
-def layers_from(info: ModelInfo, start_layer: int) -> tuple[AttentionLayer, ...]:
-    """Return the attention layers from one on.
-
-    Raises:
-        ValueError: If there is no such layer.
-    """
-    layers = info.attention_layers
-    return layers[layers.index(resolve_attention_layer(info, start_layer)) :]
-
-
 def no_single_grid(subject: Subject, _target: object) -> str:
     """Return why the attention of all layers cannot be multiplied; "" if it can."""
     info, layers = subject.info, subject.info.attention_layers

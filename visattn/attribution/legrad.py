@@ -24,7 +24,6 @@ from torch.autograd import grad
 
 from visattn.attribution.layer_weights import (
     check_one_call_each,
-    layers_from,
     no_single_grid,
     with_query_axis,
 )
@@ -102,8 +101,6 @@ def legrad(
     subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
-    *,
-    start_layer: int = 0,
 ) -> Float[Tensor, "b gy gx"]:
     """LeGrad: the gradient of each layer's own score for its own attention, summed over layers.
 
@@ -112,11 +109,8 @@ def legrad(
     queries. A model with attention pooling gets the tokens of each layer instead, and the gradient
     is that for the weights of the pool.
 
-    Args:
-        start_layer: First layer that is included.
-
     Raises:
-        ValueError: If there is no such layer, or the scores read more than the last block.
+        ValueError: If the scores read more than the last block.
 
     Source:
         Bousselham et al. 2024, arXiv:2404.03214, section 3; the authors pool the mean of all
@@ -126,7 +120,6 @@ def legrad(
     info, model = subject.info, subject.model
     layers = [layer for layer in info.attention_layers if not layer.single_query]
     pools = [layer.site for layer in info.attention_layers if layer.single_query]
-    included = layers_from(replace(info, attention_layers=tuple(layers)), start_layer)
     names = block_names(info)
     blocks = [model.get_submodule(name) for name in names]
     sites = [layer.site for layer in layers]
@@ -152,9 +145,9 @@ def legrad(
                     return subject.forward(blank.repeat(len(given) // len(blank), 1, 1, 1))
 
         # the tokens of each block, and those of the last as they are, through the head at once
-        chosen = tokens[-len(included) :]
+        chosen = tokens
         if not pools:  # of equal tokens any pooling, also of the patches alone, gives this one
-            chosen = [each.mean(1, keepdim=True).expand_as(tokens[-1]) for each in chosen]
+            chosen = [each.mean(1, keepdim=True).expand_as(tokens[-1]) for each in tokens]
         given = torch.stack(
             [*map(with_grad if pools else torch.clone, chosen), tokens[-1].detach()]
         )
@@ -172,8 +165,7 @@ def legrad(
             of_pool = grad(torch.stack(scores).sum(), recorded_pools.weights)
             gradients = with_query_axis(torch.cat(of_pool)).unflatten(0, given.shape[:2])[:-1]
         else:
-            weights = recording.weights[-len(included) :]
-            pairs = zip(scores, weights, strict=True)
+            pairs = zip(scores, recording.weights, strict=True)
             gradients = [grad(each.sum(), of, retain_graph=True)[0] for each, of in pairs]
         marks = [each.clamp(min=0).mean((1, 2))[:, -cells:] for each in gradients]
     return torch.stack(marks).sum(0).unflatten(1, layers[0].grid)

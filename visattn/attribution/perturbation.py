@@ -81,18 +81,16 @@ def occlusion(
     sliding_window_size: int | None = None,
     stride: int | None = None,
     baselines: Baseline = "mean",
-    score_type: ScoreType = "probabilities",
     internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b y x"]:
     """Occlusion: the mean decrease of the target over all windows that hide a pixel.
 
-    Where the target increases the map is negative.
+    Where the target increases the map is negative. Of a class it is the probability.
 
     Args:
         sliding_window_size: Side of the window in pixels; 1/7 of the shorter side if None.
         stride: Step of the window in pixels; half of the window if None.
         baselines: Color of the window: `mean`, `black` or `white`.
-        score_type: Whether a class target selects `probabilities`, as in the paper, or `logits`.
         internal_batch_size: Images in one forward pass; None for as many as suit the device.
 
     Raises:
@@ -111,7 +109,7 @@ def occlusion(
     counts = torch.zeros_like(images[0, 0])
     with frozen(subject.model), torch.no_grad():
         evaluate, chunk, original = variant_scorer(
-            subject, images, target, score_type, internal_batch_size
+            subject, images, target, "probabilities", internal_batch_size
         )
         for part in windows.to(images.device).split(chunk):
             masks = window_masks(part, size).to(images)
@@ -181,20 +179,19 @@ def rise(
     grid_size: int = 7,
     keep_probability: float = 0.5,
     baselines: Baseline = "mean",
-    score_type: ScoreType = "probabilities",
     seed: int = 0,
     internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b y x"]:
     """RISE: the mean of the target over random masks, weighted by the visibility of each pixel.
 
-    All images get the same masks, so that the map of an image does not depend on its batch.
+    All images get the same masks, so that the map of an image does not depend on its batch. Of a
+    class the target is the probability.
 
     Args:
         num_masks: Number of masks; the paper uses 4000 to 8000.
         grid_size: Cells along a side of a mask.
         keep_probability: Probability that a cell stays visible, above 0 and below 1.
         baselines: Color of hidden pixels: `mean`, `black` or `white`.
-        score_type: Whether a class target selects `probabilities`, as in the paper, or `logits`.
         seed: Of the masks.
         internal_batch_size: Images in one forward pass; None for as many as suit the device.
 
@@ -209,7 +206,7 @@ def rise(
     total = torch.zeros_like(images[:, 0])
     with frozen(subject.model), torch.no_grad():
         evaluate, chunk, _ = variant_scorer(
-            subject, images, target, score_type, internal_batch_size
+            subject, images, target, "probabilities", internal_batch_size
         )
         parts = (tensor.to(images.device).split(chunk) for tensor in (grids, shifts))
         for chunk_grids, chunk_shifts in zip(*parts, strict=True):

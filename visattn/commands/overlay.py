@@ -443,7 +443,7 @@ def _failed(place: "Geometry", spec: _Map, error: Exception) -> "AttentionMap":
     from visattn.results.info import MapInfo
 
     text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-    info = MapInfo(spec.method, dict(spec.args), empty=text, failed=True)
+    info = MapInfo(spec.method, dict(spec.args), empty=text)
     return AttentionMap(torch.zeros(1, 1), spec.method, METHODS[spec.method].kind, place, info)
 
 

@@ -114,8 +114,6 @@ def _common_info(
     if batch.preprocessing:
         more["preprocessing"] = batch.preprocessing
     signed = bool(options.get("signed", method.signed))
-    if not is_class:
-        options.pop("score_type", None)
     return MapInfo(method.name, options, info.name, layer, signed=signed, note=note, more=more)
 
 

@@ -16,7 +16,7 @@ from torch.autograd.graph import get_gradient_edge
 Edge = tuple[Any, ...]
 _PRODUCTS = ("Convolution", "Addmm", "Addbmm", "Baddbmm", "Mm", "Bmm", "Linear", "ScaledDot",
              "Mkldnn")  # fmt: skip
-_ACTIVATIONS = {"Relu", "Threshold", "Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu",
+_ACTIVATIONS = {"Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu",
                 "Gelu", "Silu", "Mish", "Hardswish"}  # fmt: skip
 
 
@@ -120,6 +120,8 @@ def features_reason(scores: Tensor, num_columns: int) -> str:
     if not layers or num_columns == 1:
         return ""
     kinds = {kind_of(edge) for edge in behind}
+    # a convolution and ReLU are the classifier of SqueezeNet and NiN
+    hidden = "Relu" in kinds and all(kind_of(edge) != "Convolution" for edge in layers)
     before = set(walk(source for edge in layers for source in sources_of(edge)))
     reasons = {
         "normalization follows its last layer": any("Norm" in kind for kind in kinds),
@@ -127,7 +129,7 @@ def features_reason(scores: Tensor, num_columns: int) -> str:
         "its last layer has another number of columns": any(
             _columns(edge) != num_columns for edge in layers
         ),
-        "an activation function follows its last layer": bool(kinds & _ACTIVATIONS),
+        "an activation function follows its last layer": hidden or bool(kinds & _ACTIVATIONS),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 

@@ -55,7 +55,6 @@ class MapInfo(Result):
         thing: The explained pixel, region, box or query.
         signed: Whether negative values count against the target.
         empty: Why the map is empty; "" if it is not.
-        failed: Whether it is empty because its method failed.
         texts: Texts whose maps share one scale.
         places: How hard attention selects places: `argmax`, `sample`, `expectation`.
         quantity: What the values are; "" for attention.
@@ -88,7 +87,6 @@ class MapInfo(Result):
     thing: Thing | None = None
     signed: bool = False
     empty: str = ""
-    failed: bool = False
     texts: Sequence[str] = ()
     places: str = ""
     quantity: str = ""
