@@ -11,6 +11,7 @@ from tiny_vlms import LLAMA, PROMPT, SMALL, build, hf
 from vlm_runs import options, whole_text
 
 from visattn.images.reader import LoadedImage
+from visattn.pipelines.words import captions
 from visattn.pipelines.words.captions import PhotoWords, caption_with_transformers, read_words
 from visattn.pipelines.words.spans import word_means
 
@@ -61,6 +62,28 @@ def test_occlusion_is_zero_where_nothing_is_hidden() -> None:
     maps[:, 1, 3] = 0
     assert float(inside.max()) > 1e-5
     assert float(maps.max()) <= 2e-6
+
+
+@pytest.mark.parametrize("family", ["llava", "molmo2"])
+def test_occlusion_reads_several_photos_at_once_if_they_stay_apart(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Molmo 2 counts the crops of all photos from the first, whoever joins them."""
+    torch.manual_seed(5)
+    own = {**tiny_vlms.FAMILIES, **more_vlms.FAMILIES}[family]()
+    with torch.no_grad():
+        for weight in own[0].eval().parameters():
+            if weight.ndim > 1 and float(weight.std()) < 0.1:
+                weight.mul_(10.0)
+    image = photo(size=(180, 300))
+    [[replay]] = read_words(own[0], image, processor=own[1], prompt=PROMPT, max_new_tokens=2)
+    read, sizes = replay._log_probs, list[int]()
+    monkeypatch.setattr(PhotoWords, "_log_probs",
+                        lambda _, photos: (sizes.append(len(photos)), read(photos))[1])  # fmt: skip
+    at_once = replay.occlusion()
+    assert max(sizes[1:]) == (8 if family == "llava" else 1)
+    monkeypatch.setattr(captions, "_BATCH", 1)
+    torch.testing.assert_close(at_once, replay.occlusion(), atol=1e-5, rtol=0)
 
 
 def hybrid() -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +41,8 @@ from visattn.results.kinds import WORD_QUANTITIES
 
 NEUTRAL_PROMPT = "Write a general description of the image."
 _WINDOWS_PER_SIDE = 7  # of an occlusion window, as for classifiers
+_BATCH = 8  # photos with a hidden window that are read at once
+_SAME = 1e-4  # nats by which float32 may be off when several are read at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,19 +149,31 @@ class PhotoWords:
         windows = occlusion_windows(grid, window_size=(side, side), stride=(step, step))
         corners = self.placement.geometry.to_image(windows.double().view(-1, 2)).view(-1, 4)
         color = pixels.reshape(-1, 3).mean(0).round().astype(np.uint8)
-        original, name = self._sums(self.text.log_probs), pixel_name(self.inputs)
+        original = self._sums(self.text.log_probs)
         total, counts = torch.zeros(len(original), *grid), torch.zeros(grid)
-        for (left, top, right, bottom), cells in zip(
-            corners.round().long().tolist(), window_masks(windows, grid), strict=True
-        ):
-            hidden = pixels.copy()
-            hidden[max(top, 0) : bottom, max(left, 0) : right] = color
-            inputs = {**self.inputs, name: self.process(Image.fromarray(hidden))[name]}
-            log_probs = read_text(self.model, inputs, self.text.tokens, self.tokens,
-                                  kind="none").log_probs  # fmt: skip
-            total += (original - self._sums(log_probs))[:, None, None] * cells
-            counts += cells
+        gray, size = np.broadcast_to(color, pixels.shape), 1
+        with suppress(RuntimeError, IndexError):  # of photos packed into one, whose sizes are fixed
+            again = self._log_probs([gray, pixels])[1]
+            size = _BATCH if torch.allclose(again, self.text.log_probs, atol=_SAME) else 1
+        batches = zip(corners.round().long().split(size), window_masks(windows, grid).split(size),
+                      strict=True)  # fmt: skip
+        for some, masks in batches:
+            photos = [pixels.copy() for _ in some]
+            for photo, (left, top, right, bottom) in zip(photos, some.tolist(), strict=True):
+                photo[max(top, 0) : bottom, max(left, 0) : right] = color
+            for log_probs, cells in zip(self._log_probs(photos), masks, strict=True):
+                total += (original - self._sums(log_probs))[:, None, None] * cells
+                counts += cells
         return (total / counts).relu()
+
+    def _log_probs(self, photos: Sequence[np.ndarray]) -> Float[Tensor, "b t"]:
+        """Return the log-probability of each token of the text under other photos, read at once."""
+        inputs = {name: torch.cat([value] * len(photos)) if isinstance(value, Tensor) else value
+                  for name, value in self.inputs.items()}  # fmt: skip
+        name = pixel_name(inputs)
+        inputs[name] = torch.cat([self.process(Image.fromarray(each))[name] for each in photos])
+        read = read_text(self.model, inputs, self.text.tokens, self.tokens, kind="none")
+        return read.log_probs.view(len(photos), -1)
 
     def _sums(self, log_probs: Float[Tensor, " t"]) -> Float[Tensor, " w"]:
         """Return the log-probability of each word: the sum over its tokens."""

@@ -31,7 +31,8 @@ class GeneratedText:
 
     Args:
         tokens: Ids of its tokens, with that of the end.
-        log_probs: Log-probability of each, in nats, before any processing.
+        log_probs: Log-probability of each, in nats, before any processing; of several photos, a row
+            for each.
         sites: Attention layers in which words read image tokens, in their order.
         rows: Attention to the image tokens with which each token was chosen, mean over heads.
         mixing: If these are learned queries, their attention over the placed tokens: the mean over
@@ -39,7 +40,7 @@ class GeneratedText:
     """
 
     tokens: Int[Tensor, " t"]
-    log_probs: Float[Tensor, " t"]
+    log_probs: Float[Tensor, "*b t"]
     sites: tuple[str, ...]
     rows: Float[Tensor, "site t i"]
     mixing: Float[Tensor, "i _p"] | None
@@ -147,7 +148,7 @@ def read_text(
     Source:
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, for the row of a word.
     """
-    log_probs: list[Float[Tensor, " n"]] = []
+    log_probs: list[Float[Tensor, "b _n"]] = []
     rows: dict[str, list[Float[Tensor, "_n i"]]] = {}
     mixing: dict[str, Float[Tensor, "_g _q _k"]] = {}
     nodes: dict[str, Float[Tensor, "_g _h _r _m"]] = {}
@@ -177,7 +178,7 @@ def read_text(
         keep(call.name, call.proved_weights(ALL, ALL if num_tokens == 1 else last)[0], last)
         return None
 
-    def decode(own: Any, input_ids: Int[Tensor, "1 n"], **kwargs: Any) -> Tensor:
+    def decode(own: Any, input_ids: Int[Tensor, "b n"], **kwargs: Any) -> Tensor:
         """Read the prompt, then the words: `generate` calls this to write."""
         nonlocal num_tokens, start, end
         for name in ("logits_processor", "stopping_criteria", "generation_config"):
@@ -190,7 +191,7 @@ def read_text(
             kwargs["past_key_values"] = cache
         ends = range(_AT_ONCE if cache else 1, len(tokens), _AT_ONCE)
         for start, end in itertools.pairwise([0, *ends, len(tokens)]):
-            more = tokens[None, max(start - 1, 0) : end - 1].to(input_ids)
+            more = tokens[max(start - 1, 0) : end - 1].to(input_ids).expand(len(input_ids), -1)
             input_ids = torch.cat([input_ids, more], 1)
             for _ in range(more.shape[1]):
                 kwargs = own._update_model_kwargs_for_generation(  # noqa: SLF001
@@ -208,9 +209,10 @@ def read_text(
             num_tokens = next(each.shape[1] for each in ids if each is not None)
             with torch.set_grad_enabled(gradients):  # `generate` turns it off
                 output = own(**given, return_dict=True)
-                logits = output.logits[0, start - end :].float().cpu()
-                chosen = logits.log_softmax(-1).gather(1, tokens[start:end, None])[:, 0]
-                for index, log_prob in enumerate(chosen if gradients else (), start - end):
+                logits = output.logits[:, start - end :].float().cpu()
+                ids = tokens[start:end, None].expand(len(logits), -1, 1)
+                chosen = logits.log_softmax(-1).gather(2, ids)[..., 0]
+                for index, log_prob in enumerate(chosen[0] if gradients else (), start - end):
                     found = torch.autograd.grad(
                         log_prob, list(nodes.values()), retain_graph=True, materialize_grads=True
                     )
@@ -219,7 +221,7 @@ def read_text(
                         keep(name, product, slice(index, index + 1 or None))
             log_probs.append(chosen.detach())
             if written:
-                _check_peaks(model, logits.amax(-1), written.peaks, output.logits.dtype)
+                _check_peaks(model, logits[0].amax(-1), written.peaks, output.logits.dtype)
         return input_ids
 
     with ExitStack() as around:
@@ -236,7 +238,7 @@ def read_text(
         own = [torch.block_diag(*mixing[name]) for name in image.between]
         mixed = torch.stack(own).mean(0)[:, image.placement.columns]
     each = torch.stack(every) if every else torch.zeros(0, len(tokens), len(image.columns))
-    return GeneratedText(tokens, torch.cat(log_probs), tuple(rows), each, mixed)
+    return GeneratedText(tokens, torch.cat(log_probs, 1).squeeze(0), tuple(rows), each, mixed)
 
 
 def _check_peaks(
