@@ -15,7 +15,7 @@ from visattn.data.scenes.language import (
     score_caption,
     verify_caption,
 )
-from visattn.data.scenes.world import COLORS, SHAPES, SceneObject, World, WorldConfig, sample_world
+from visattn.data.scenes.world import COLORS, SceneObject, World, WorldConfig, sample_world
 
 SEEDS = st.integers(0, 10**9)
 
@@ -49,22 +49,6 @@ def test_generated_captions_are_true_and_their_words_refer_to_their_objects(seed
                 assert word in (about.color, about.shape, about.texture, about.size)
                 # otherwise a caption may be ambiguous
                 assert found == (shown,) or len(set(appearances)) < len(appearances)
-
-
-@given(seed=SEEDS, telling=st.integers(0, 4))
-def test_wrong_colors_and_shapes_are_detected(seed: int, telling: int) -> None:
-    world = sample_world(WorldConfig(), np.random.default_rng(seed))
-    words = describe_world(world)[telling].words
-    for place, word in enumerate(words):
-        for kind, name in ((list(COLORS), "color"), (SHAPES, "shape")):
-            if word in kind:
-                there = {getattr(item, name) for item in world.objects}
-                for wrong in set(kind) - there:
-                    lie = " ".join((*words[:place], wrong, *words[place + 1 :]))
-                    verdict = verify_caption(lie, world)
-                    assert verdict.parsed
-                    assert not verdict.true
-                    assert not any(verdict.objects)
 
 
 def test_grammar_has_no_unused_words() -> None:
