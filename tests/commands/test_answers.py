@@ -14,9 +14,7 @@ from index_cards import parse_index_page
 from PIL import Image
 
 import visattn as va
-from visattn.cli import main
 from visattn.models.glimpses.dram import DRAM
-from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.detection import detect
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.records import from_dict
@@ -128,27 +126,10 @@ def test_masks(run: Run, photos: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert (mask[:, 40:60] != 255).all()
 
 
-def glimpse_model(path: Path, factor: float = 3.0) -> str:
-    torch.manual_seed(4)
-    model = RecurrentAttentionModel(
-        ("cat", "dog", "bird"), (24, 40), (0.5,) * 3, (0.3,) * 3, glimpse_size=7,
-        num_scales=2, num_glimpses=3, hidden_size=11,
-    )  # fmt: skip
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(factor)
-    va.save(model, path)
-    return str(path)
-
-
-def glimpse(photos: Path, model: str, out: Path, *words: str) -> int:
-    return main(["glimpse", str(photos), "--model", model, "--out", str(out), *words])
-
-
-def test_scan_paths(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
-    weights, out = glimpse_model(tmp_path / "eye.safetensors"), tmp_path / "out"
+def test_scan_paths(run: Run, photos: Path, tmp_path: Path, capsys: Capsys) -> None:
+    out, line = tmp_path / "out", "glimpse --model eye.safetensors --out"
     Image.new("L", (30, 20), 77).save(photos / "coverage.png")
-    assert glimpse(photos, weights, out, "--figures", "svg") == 0
+    assert run(line, out, photos, "--figures", "svg") == 0
     rows = {
         line.split("\t")[0]: line.split("\t")[1:] for line in capsys.readouterr().out.splitlines()
     }
@@ -165,10 +146,10 @@ def test_scan_paths(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert cards_of(out) == shown
     options = {"policy": "sampled", "seed": 7, "resize_mode": "pad"}
     words = ["--policy", "sampled", "--seed", "7", "--resize-mode", "pad"]
-    assert glimpse(photos / "wide.png", weights, tmp_path / "one", *words) == 0
+    assert run(line, tmp_path / "one", photos / "wide.png", *words) == 0
     assert not (tmp_path / "one" / "coverage.png").exists()
     record = read(tmp_path / "one", "wide")
-    [known] = glimpses(va.load(weights), photos / "wide.png", **options)
+    [known] = glimpses(va.load("eye.safetensors"), photos / "wide.png", **options)
     again = ScanPath.from_dict(record)
     assert torch.equal(again.patches, known.patches)
     for key in ("locations", "boxes", "probabilities"):
@@ -176,21 +157,26 @@ def test_scan_paths(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert again.geometry == known.maps.geometry
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "coverage.png").write_bytes(b"of the user")
-    assert glimpse(photos, weights, tmp_path / "kept") == 1
+    assert run(line, tmp_path / "kept", photos) == 1
     assert "holds coverage.png, which would be replaced" in capsys.readouterr().err
 
 
 def test_weights_that_are_not_finite_yield_no_prediction(
-    photos: Path, tmp_path: Path, capsys: Capsys
+    run: Run, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    nothing = glimpse_model(tmp_path / "nan.safetensors", factor=float("nan"))
-    assert glimpse(photos, nothing, tmp_path / "out") == 1
-    assert capsys.readouterr().out == ""
-    assert not (tmp_path / "out" / "index.html").exists()
+    model = va.load("eye.safetensors")
+    torch.nn.init.constant_(model.get_parameter("classifier.weight"), torch.nan)
+    va.save(model, tmp_path / "nan.safetensors")
+    out = tmp_path / "out"
+    assert run("glimpse --model", tmp_path / "nan.safetensors", photos, "--out", out) == 1
+    printed = capsys.readouterr()
+    assert "NaN or infinity" in printed.err
+    assert printed.out == ""
+    assert not (out / "index.html").exists()
 
 
 def test_a_model_of_sequences_names_each_label(
-    photos: Path, tmp_path: Path, capsys: Capsys
+    run: Run, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     torch.manual_seed(0)
     model = DRAM(
@@ -201,8 +187,9 @@ def test_a_model_of_sequences_names_each_label(
         for parameter in model.parameters():
             parameter.mul_(3)
         model.classifier.weight.mul_(5)
-    va.save(model, tmp_path / "model.safetensors")
-    assert glimpse(photos, str(tmp_path / "model.safetensors"), tmp_path / "out") == 0
+    va.save(model, tmp_path / "m.safetensors")
+    line = "glimpse --model", tmp_path / "m.safetensors", photos, "--out", tmp_path / "out"
+    assert run(*line) == 0
     for line in capsys.readouterr().out.splitlines():
         name, answer, chance = line.split("\t")
         record = read(tmp_path / "out", name)
