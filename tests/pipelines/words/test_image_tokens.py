@@ -53,6 +53,13 @@ def padded() -> Tensor:
     return torch.cat(rows)
 
 
+def padded_tiles() -> Tensor:
+    """Mllama: 38 x 64 pixels on 2 x 2 tiles of 32 x 32; tokens of 8 x 8, none of padding alone."""
+    row = HEIGHT * 8 / 38
+    upper = [grid(4, 4, left, 0, left + 150, 4 * row) for left in (0, 150)]
+    return torch.cat([*upper, *(grid(4, 1, left, 4 * row, left + 150) for left in (0, 150))])
+
+
 PIXEL = WIDTH / 53  # LLaVA: 32 x 53 pixels, of which columns 10 to 42 are kept
 GRIDS = {
     "llava": grid(4, 4, 10 * PIXEL, 0, 42 * PIXEL),
@@ -67,6 +74,7 @@ GRIDS = {
     "donut": padded(),
     "gemma3": grid(2, 2),
     "ved": grid(5, 3),
+    "mllama": padded_tiles(),
 }
 
 
