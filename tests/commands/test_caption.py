@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.results.records import from_dict
 from visattn.viz import text
 
-Run = Callable[..., int]
 Capsys = pytest.CaptureFixture[str]
 
 

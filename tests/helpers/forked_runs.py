@@ -33,21 +33,16 @@ class ForkedRuns:
         )
 
     def run(
-        self, folder: Path, *words: str, processes: int = 1, seconds: float = 300, **broken: str
+        self, folder: Path, *words: str, processes: int = 1, **broken: str
     ) -> tuple[list[int], str]:
-        """Run a command line and return the exit code and output of each process.
+        """Run a command line in a folder, in an environment with BREAK, say.
 
-        Args:
-            folder: Working directory.
-            words: Words of the command line.
-            processes: Number of ranks.
-            seconds: Time limit, after which processes are killed.
-            broken: Environment of the run, such as BREAK.
+        Return the exit code of each process, and their output.
         """
         if processes > 1:
             words = (*words, "--trainer.devices", str(processes), "--trainer.strategy", "ddp")
         request = {"folder": str(folder), "words": words, "processes": processes}
-        request |= {"seconds": seconds, "environment": broken}
+        request["environment"] = broken
         if self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("forked runs need pipes for requests and replies")
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -91,7 +86,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     logs = [folder / f"said-{rank}.txt" for rank in range(request["processes"])]
     children = [forked(request, rank, port, log) for rank, log in enumerate(logs)]
     codes: dict[int, int] = {}
-    until = time.monotonic() + request["seconds"]
+    until = time.monotonic() + 300
     while len(codes) < len(children):
         for child in set(children) - set(codes):
             ended, status = os.waitpid(child, os.WNOHANG)

@@ -14,11 +14,11 @@ QUESTION_WORDS = (*SPECIAL_TOKENS, "what", "color", "is", "the", "ring", "left",
 QUESTION_ANSWERS = ("red", "blue", "yes")
 
 
-def small_mac(steps: int = 2) -> MAC:
+def small_mac() -> MAC:
     """Return an untrained model with maps over cells and words."""
     torch.manual_seed(0)
     encoder = SmallEncoder((16, 24), channels=8)
-    model = MAC(QUESTION_WORDS, QUESTION_ANSWERS, encoder, dim=8, steps=steps)
+    model = MAC(QUESTION_WORDS, QUESTION_ANSWERS, encoder, dim=8, steps=2)
     with torch.no_grad():
         model.read.score.weight.mul_(20)
         model.control.score.weight.mul_(20)

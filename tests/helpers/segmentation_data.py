@@ -52,12 +52,12 @@ def write_instances(folder: Path, split: str, count: int) -> Path:
     return write_coco(folder, split, photos, objects, categories)
 
 
-def write_mask_folder(folder: Path, count: int, size: tuple[int, int] = (31, 47)) -> None:
-    """Write photos in `folder/images` and masks with the numbers 1, 2 and 3 in `folder/masks`."""
+def write_mask_folder(folder: Path) -> None:
+    """Write 5 photos in `folder/images` and masks with the numbers 1, 2 and 3 in `folder/masks`."""
     for name in ("images", "masks"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    for index in range(count):
-        numbers = np.full(size, 2, np.uint8)
+    for index in range(5):
+        numbers = np.full((31, 47), 2, np.uint8)
         numbers[5:20, 3 + index : 20 + index] = 1
         numbers[20:22, 3:20] = 3
         Image.fromarray(np.stack([80 * numbers] * 3, -1)).save(folder / f"images/{index}.png")

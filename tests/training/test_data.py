@@ -64,7 +64,7 @@ def every_kind(folder: Path) -> dict[str, Callable[[], DataModule]]:
     """Return a data module with each source."""
     write_digits(folder)
     write_photo_folders(folder / "flowers")
-    write_mask_folder(folder / "masks", 5)
+    write_mask_folder(folder / "masks")
     paths = write_caption_data(folder / "captions", photos=9)
     crowd = {"image_id": 0, "category_id": 7, "bbox": [40, 0, 12, 40], "iscrowd": 1,
              "segmentation": [[40, 0, 52, 0, 52, 40, 40, 40]]}  # fmt: skip

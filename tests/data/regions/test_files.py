@@ -246,7 +246,7 @@ def test_a_photo_of_another_size_is_named_with_its_exif_orientation(tmp_path: Pa
 
 
 def test_masks_belong_to_photos_of_their_name(tmp_path: Path) -> None:
-    write_mask_folder(tmp_path, 5)
+    write_mask_folder(tmp_path)
     source = MaskFolders(str(tmp_path / "images"), str(tmp_path / "masks"), val_fraction=0.4)
     parts = [source(split) for split in ("train", "validation", "test")]
     assert [len(part) for part in parts] == [3, 2, 2]
