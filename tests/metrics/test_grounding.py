@@ -47,14 +47,6 @@ def test_union_of_boxes_equals_counted_squares(
     torch.testing.assert_close(box_coverage(beyond, grid), box_coverage(beyond.clamp(0, 1), grid))
 
 
-def test_each_map_of_a_batch_has_its_own_score() -> None:
-    weights = torch.rand(2, 3, 5, 7).flatten(-2).softmax(-1).view(2, 3, 5, 7)
-    coverage = torch.rand(2, 3, 5, 7)
-    scores = attention_correctness(weights, coverage)
-    assert scores.shape == (2, 3)
-    torch.testing.assert_close(scores[1, 2], attention_correctness(weights[1, 2], coverage[1, 2]))
-
-
 def test_rounding_of_half_precision_is_divided_out() -> None:
     even = torch.full((6, 20), 1 / 120, dtype=torch.bfloat16)
     assert even.float().sum() > 1.003
