@@ -34,7 +34,13 @@ COLUMNS = 2
 #   --model.classifier.stem conv --model.classifier.embed_dim 64 --model.classifier.depth 4
 #   --model.classifier.num_heads 4 --trainer.max_epochs 12 --model.optim.optimizer.lr 2e-3
 # visattn fit --run runs/flowers_cbam --config flowers_mobilenetv2_frozen
+# Soft beside hard attention, in the guide to captions:
+# visattn fit --run runs/flickr8k_soft --config flickr8k_soft --trainer.max_epochs 8
+#   --trainer.precision bf16-mixed
+# and the line of configs/README.md for runs/flickr8k_hard, with 2 epochs.
 RUNS = {"tokens": Path("runs/scenes_vit"), "gates": Path("runs/flowers_cbam")}
+CAPTIONERS = {"soft": Path("runs/flickr8k_soft"), "hard": Path("runs/flickr8k_hard")}
+FUNCTION_WORDS = {"a", "an", "the", "is", "are", "in", "on", "doing"}
 SCENES = "data shapes --count 2 --size 96 --textures plain"
 GATES = {"28 × 28": 0, "14 × 14": 2, "7 × 7": 7, "4 × 4": 9}  # title, number of the gate
 
@@ -60,6 +66,8 @@ def main() -> int:
         for number, titles in enumerate(groups([*GATES], COLUMNS), 1):
             maps = {each: va.explain(model, shown, "gates", layers=GATES[each]) for each in titles}
             save_gallery(maps, shown, f"gates_{number}")
+    if all(run.is_dir() for run in CAPTIONERS.values()):
+        draw_soft_and_hard(va.sample_photos()[0])
     return 0
 
 
@@ -82,6 +90,20 @@ def draw(needs: str, model: Any, photos: Sequence[Path]) -> None:
     names = [method.name for method in METHODS.values() if method.needs == needs]
     for number, methods in enumerate(groups(names, COLUMNS), 1):
         save_gallery(va.explain(model, photos, methods), photos, f"{needs}_{number}")
+
+
+def draw_soft_and_hard(photo: Path) -> None:
+    """Draw the words of a captioner with soft attention above those of one with hard attention."""
+    rows: list[dict[str, Any]] = []
+    for kind, run in CAPTIONERS.items():
+        [caption] = va.caption(va.load(str(run)), photo)
+        named = [index for index, word in enumerate(caption.words) if word not in FUNCTION_WORDS]
+        print(f"{kind} attention: {caption.text}")
+        rows.append({f"{kind}: {caption.words[each]}": caption.maps[each] for each in named[:2]})
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "figure.png")
+        va.figure(rows, [photo] * 2, crop=True, smooth=False, width=5).savefig(file)
+        save(Image.open(file), "soft_and_hard")
 
 
 def groups(names: list[str], size: int) -> list[list[str]]:

@@ -69,6 +69,9 @@ def test_columns_of_one_method_are_titled_by_classes_and_by_names_of_a_dictionar
     assert {"before", "after"} <= {*written}
     swapped = [{"before": placed(1, n), "after": placed(2, n)} for n in (0, 1)]
     assert texts(va.figure(swapped, PHOTOS)) == written
+    swapped[1] = {"shuffled": placed(1, 1), "after": placed(2, 1)}
+    titles = [ax.get_title(loc="left") for ax in va.figure(swapped, PHOTOS).axes]
+    assert titles == ["", "before", "after", "", "shuffled", "after"]
 
 
 def test_maps_on_one_scale_have_one_color_bar() -> None:

@@ -625,22 +625,26 @@ def _scales(rows: Sequence[Sequence[AttentionMap]], group: ScaleGroup) -> list[M
 
 
 def _titles(
-    rows: Sequence[Sequence[AttentionMap]], names: Sequence[str]
+    rows: Sequence[Sequence[AttentionMap]], names: Sequence[Sequence[str]]
 ) -> tuple[list[str], list[str]]:
-    """Return the title of each map, and what is said of all maps of a row: their class."""
+    """Return the title of each map, and what is said of all maps of a row: their class.
+
+    Titles that all rows share stand above the first row.
+    """
     methods = {method_title(each) for own in rows for each in own}
     titles, notes = [], []
-    for number, own in enumerate(rows):
+    for own, given in zip(rows, names, strict=True):
         targets = [target_line(each) for each in own]
         labels = [each.info.label for each in own]
         alike = len({*targets}) == 1
         notes.append(targets[0] if alike else "")
         for column, each in enumerate(own):
-            parts = [names[column] if names else method_title(each) if len(methods) > 1 else ""]
+            parts = [given[column] if given else method_title(each) if len(methods) > 1 else ""]
             parts.append("" if alike else targets[column])
             name = "\n".join(filter(None, parts))
             name = name or (labels[column] if len({*labels}) > 1 else method_title(each))
-            name = name if number == 0 or not alike or len(methods) > len(own) else ""
+            shared = given == names[0] and alike and len(methods) <= len(own)
+            name = "" if shared and own is not rows[0] else name
             titles.append("\n".join(filter(None, (name, _own_note(each)))))
     return titles, notes
 
@@ -660,25 +664,26 @@ def _gray(attention_map: AttentionMap) -> UInt8[np.ndarray, "y x 3"]:
 
 def _rows(
     maps: Maps, images: ImageLike | Sequence[ImageLike] | None
-) -> tuple[list[tuple[LoadedImage | None, list[AttentionMap]]], list[str]]:
-    """Return the maps of each photo, and names of the columns where they were given.
+) -> tuple[list[tuple[LoadedImage | None, list[AttentionMap]]], list[list[str]]]:
+    """Return the maps of each photo, and their names where they were given.
 
     Raises:
         ValueError: If there is no map, or numbers of maps and photos do not fit.
     """
     several = isinstance(images, list | tuple) or (isinstance(images, Tensor) and images.ndim > 3)
     sources: list[ImageLike] = [] if images is None else list_images(images)
-    names: list[str] = []
     if isinstance(maps, Mapping):
-        names = [str(key) for key in maps]
         columns = [_listed(each) for each in maps.values()]
         rows = [list(each) for each in zip(*columns, strict=True)]
+        names = [[str(key) for key in maps]] * len(rows)
     else:
         entries = [maps] if isinstance(maps, AttentionMap) else list(maps)
-        if entries and isinstance(entries[0], Mapping):
-            names = [str(key) for key in entries[0]]
         nested = several or any(not isinstance(each, AttentionMap) for each in entries)
         rows = [_listed(each) for each in entries] if nested else [_listed(entries)]
+        named = [
+            [str(key) for key in each] if isinstance(each, Mapping) else [] for each in entries
+        ]
+        names = named if nested else [[]]
     if not rows or not all(rows) or (sources and len(rows) != len(sources)):
         raise ValueError(
             f"a figure needs maps, and a photo for each row of them; got {len(rows)} rows and "
