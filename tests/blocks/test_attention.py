@@ -30,20 +30,6 @@ def test_matches_the_equation() -> None:
     assert attention.query.bias is None
 
 
-def test_rows_sum_to_one_and_are_recorded() -> None:
-    attention = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
-    annotations = numbers(2, 15, 5)
-    attention.tap.grid = (3, 5)
-    assert not attention.tap.wanted
-    with record(attention) as recording:
-        assert attention.tap.wanted
-        _, weights = attention(numbers(2, 4, 3), annotations, attention.key(annotations))
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, dtype=torch.float64))
-    [attention_map] = recording.maps
-    assert attention_map.kind == "words"
-    assert torch.equal(attention_map.values, weights.unflatten(-1, (3, 5)))
-
-
 QUERY, KEYS, VALUES = numbers(2, 11, 12), numbers(2, 6, 12, seed=1), numbers(2, 6, 12, seed=2)
 
 

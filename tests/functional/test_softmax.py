@@ -11,7 +11,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from visattn.functional.attention import (
-    additive_scores,
     dot_product_attention,
     masked_softmax,
 )
@@ -192,13 +191,3 @@ def test_output_has_gradients_for_the_weights() -> None:
     assert weights is not None
     (gradient,) = torch.autograd.grad(output.sum(), weights)
     torch.testing.assert_close(gradient, values.sum(-1)[:, None].expand(2, 5, 11))
-
-
-def test_additive_scores_match_the_equation_and_share_keys() -> None:
-    query, keys, vector = numbers(2, 3, 7), numbers(2, 11, 7, seed=1), numbers(7, seed=2)
-    scores = additive_scores(query, keys, vector)
-    for b, n, m in ((0, 0, 0), (0, 2, 10), (1, 1, 5)):
-        expected = vector @ torch.tanh(query[b, n] + keys[b, m])
-        torch.testing.assert_close(scores[b, n, m], expected)
-    shared = additive_scores(query.expand(3, 2, 3, 7), keys[None], vector)
-    torch.testing.assert_close(shared, scores.expand(3, 2, 3, 11))

@@ -12,6 +12,15 @@ from visattn.images.formats import image_formats
 
 COLORS = np.random.default_rng(5).integers(0, 256, (13, 19, 3), dtype=np.uint8)  # [y x 3]
 PHOTO = Image.fromarray(COLORS)
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}  # EXIF code -> how an upright image comes to lie in the file
 
 
 def saved(image: Image.Image, form: str, **options: Any) -> bytes:

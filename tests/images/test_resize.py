@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from image_zoo import TURNS
 from PIL import Image
 from torch.nn.functional import avg_pool2d
 from torchvision.transforms import v2
@@ -16,46 +17,28 @@ from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.attention_map import AttentionMap
 
 SIDES = st.integers(3, 97)
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_270,
-}  # EXIF code -> how an upright image comes to lie in the file
 
 
 def noise(y: int, x: int) -> LoadedImage:
     return LoadedImage(np.random.default_rng(3).integers(0, 256, (y, x, 3), dtype=np.uint8))
 
 
-@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, shorter=SIDES)
+@given(y=SIDES, x=SIDES, size=st.tuples(SIDES, SIDES), shorter=SIDES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_crop_equals_torchvision_exactly(
-    interpolation: Literal["bilinear", "bicubic"],
-    y: int,
-    x: int,
-    height: int,
-    width: int,
+def test_crop_and_squash_equal_torchvision_exactly(
+    interpolation: Literal["bilinear", "bicubic"], y: int, x: int, size: tuple[int, int],
     shorter: int,
-) -> None:
-    image = noise(y, x)
-    mode = v2.InterpolationMode(interpolation)
-    peer = v2.Compose([v2.Resize(shorter, mode), v2.CenterCrop((height, width)), v2.PILToTensor()])
-    resize = ResizeSpec((height, width), shorter=shorter, interpolation=interpolation)
-    pixels, _ = resize_to_input(image, resize)
-    torch.testing.assert_close(pixels, peer(Image.fromarray(image.pixels)), rtol=0, atol=0)
-
-
-@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES)
-def test_squash_equals_torchvision_exactly(y: int, x: int, height: int, width: int) -> None:
-    image = noise(y, x)
-    peer = v2.Compose([v2.Resize((height, width)), v2.PILToTensor()])
-    pixels, geometry = resize_to_input(image, ResizeSpec((height, width), "squash"))
-    torch.testing.assert_close(pixels, peer(Image.fromarray(image.pixels)), rtol=0, atol=0)
-    assert geometry.region == (0, 0, x, y)
+) -> None:  # fmt: skip
+    image, mode = noise(y, x), v2.InterpolationMode(interpolation)
+    crop = ResizeSpec(size, shorter=shorter, interpolation=interpolation)
+    squash = ResizeSpec(size, "squash", interpolation=interpolation)
+    for spec, steps in (
+        (crop, [v2.Resize(shorter, mode), v2.CenterCrop(size)]), (squash, [v2.Resize(size, mode)])
+    ):  # fmt: skip
+        pixels, geometry = resize_to_input(image, spec)
+        peer = v2.Compose([*steps, v2.PILToTensor()])(Image.fromarray(image.pixels))
+        torch.testing.assert_close(pixels, peer, rtol=0, atol=0)
+        assert spec is crop or geometry.region == pytest.approx((0, 0, x, y))
 
 
 @given(y=SIDES, x=SIDES, height=SIDES, width=SIDES)

@@ -1,9 +1,9 @@
-"""Conversion of arrays to 8-bit RGB."""
+"""Conversion of arrays to 8-bit RGB; channels that are no colors, between two percentiles."""
 
 import numpy as np
 import pytest
 
-from visattn.images.rgb import from_array, to_rgb
+from visattn.images.rgb import draw_channels, from_array, to_rgb
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,12 @@ def test_strided_arrays_are_read_in_order() -> None:
 def test_other_arrays_are_refused(array: np.ndarray, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         from_array(array)
+
+
+def test_values_between_the_percentiles_fill_the_gray_levels() -> None:
+    values = 3 * np.arange(101, dtype=np.float32)[None, :, None] - 50
+    pixels, text = draw_channels(values)
+    assert pixels[0, [0, 2, 50, 98, 100], 0].tolist() == [0, 0, 128, 255, 255]
+    assert text == "channel 0 in gray from its 2nd to its 98th percentile"
+    values[0, 50] = np.nan
+    assert draw_channels(values)[0][0, 50].tolist() == [0, 0, 0]
