@@ -1,7 +1,6 @@
 """Models in files, in runs and on the hub: round trips, refusals, nothing executed."""
 
 import json
-import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from killed_steps import failed_at, killed_at
 from model_examples import EXAMPLES
 from safetensors.torch import load_file, save_file
 from torch import nn
+from traps import Trap
 
 import visattn as va
 from visattn.cli import main
@@ -122,16 +122,6 @@ def test_arguments_that_left_are_read_where_they_change_nothing() -> None:
         arguments = {**config["arguments"], **old, **wrong}
         with pytest.raises(TypeError, match="unexpected keyword argument"):
             build_model({**config, "arguments": arguments})
-
-
-class Trap:
-    """Creates a folder when its pickle is loaded."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return os.mkdir, (str(self.mark),)
 
 
 def test_pickles_do_not_run(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 """Arrays of strangers: read without pickle, in bounded memory, or refused."""
 
 import io
-import os
 import resource
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as shapes
+from traps import Trap
 
 from visattn.results import records
 from visattn.results.records import read_array
 
 MAPS = np.random.default_rng(2).random((2, 3, 5))
-
-
-class Trap:
-    """An object whose unpickling creates a directory."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-        return os.mkdir, (str(self.mark),)
 
 
 def npy_bytes(array: Any) -> bytes:

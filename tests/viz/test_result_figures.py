@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from caption_results import caption_of
 from figure_texts import colors, texts
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
+from page_results import caption_of
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap

@@ -200,11 +200,3 @@ def test_coverage_is_the_mean_over_images() -> None:
     seen, unseen = (tuple(np.argwhere(mean == end)[0][::-1] + 0.5) for end in (mean.max(), 0))
     bright, quiet = colors(figure, figure.axes[2], [seen, unseen]).sum(1)
     assert bright != quiet
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.0, "0 %"), (0.004, "<1 %"), (0.5, "50 %"), (0.996, ">99 %"), (1.0, "100 %")],
-)
-def test_percentages_are_rounded_to_100_only_when_exact(share: float, text: str) -> None:
-    assert format_percent(share) == text

@@ -64,8 +64,8 @@ def format_percent(probability: float) -> str:
     """Return a probability as a percentage; only 1.0 is formatted as 100 %.
 
     Example:
-        >>> format_percent(0.003), format_percent(0.42), format_percent(0.9999)
-        ('<1 %', '42 %', '>99 %')
+        >>> [format_percent(share) for share in (0.0, 0.003, 0.42, 0.9999, 1.0)]
+        ['0 %', '<1 %', '42 %', '>99 %', '100 %']
     """
     if 0 < probability < 0.01:
         return "<1 %"

@@ -8,11 +8,10 @@ from html.parser import HTMLParser
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.viz.html.document import escape_text, image_data_url, path_url, render_page
+from visattn.viz.html.document import escape_text, path_url, render_page
 
 
 class Reader(HTMLParser):
@@ -125,19 +124,6 @@ def test_non_json_numbers_are_refused() -> None:
         document("dog", {"score": float("nan")})
 
 
-def test_missing_template_value_is_named() -> None:
-    with pytest.raises(KeyError, match="about"):
-        render_page(
-            "index.html",
-            styles=[],
-            scripts=[],
-            data={},
-            heading="",
-            texts={"title": "", "count": ""},
-            markup={},
-        )
-
-
 def test_control_characters_are_replaced() -> None:
     assert escape_text("a\0b\x1b") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
 
@@ -153,14 +139,3 @@ def test_control_characters_are_replaced() -> None:
 )
 def test_file_names_are_url_quoted(name: str, address: str) -> None:
     assert path_url(name) == address
-
-
-@pytest.mark.parametrize(
-    ("size", "shown"), [((31, 53), (31, 53)), ((2000, 500), (640, 160)), ((7, 1400), (3, 640))]
-)
-def test_image_keeps_its_aspect_ratio_and_is_never_enlarged(
-    size: tuple[int, int], shown: tuple[int, int]
-) -> None:
-    address, encoded_size = image_data_url(np.zeros((*size, 3), np.uint8), longest=640)
-    assert encoded_size == shown
-    assert address.startswith("data:image/jpeg;base64,")

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from caption_results import caption_of
-from explorer_results import explained_model, layer_of, method_map
 from hypothesis import given, strategies as st
+from page_results import caption_of, explained_model, layer_of, method_map
 from PIL import Image
 
 from visattn.geometry.affine import Geometry

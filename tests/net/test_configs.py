@@ -1,11 +1,10 @@
-"""Every config has a head, and is parsed, as are variants; tests/net/test_config_runs.py trains."""
+"""Every config has a head, and is parsed, as are variants; test_config_runs.py trains."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from classification_data import accept_test_cifar_files
 from config_runs import (
     CONFIGS,
     TRAINED,
@@ -13,31 +12,17 @@ from config_runs import (
     Recipe,
     last_of_each,
     small_run as small_run_of_net,
-    write_shared_data,
 )
 
 from visattn.cli import main
 
 # Scores over so few photos come with a warning.
-pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning"),
+    pytest.mark.usefixtures("small_data"),
+]
 RECIPES = [*CONFIGS, *VARIANTS]
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=[each.name for each in CONFIGS])
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small data sets in the layout of VISATTN_DATA, with random weights."""
-    folder = tmp_path_factory.mktemp("data")
-    write_shared_data(folder)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _use_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: Path) -> None:
-    monkeypatch.setattr("sys.argv", ["visattn"])
-    monkeypatch.setenv("VISATTN_DATA", str(shared))
-    accept_test_cifar_files(monkeypatch)
-    monkeypatch.chdir(tmp_path)
 
 
 def test_lists_are_not_empty() -> None:

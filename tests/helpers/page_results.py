@@ -1,4 +1,4 @@
-"""Recorded layers and maps of methods, as explorer pages show them."""
+"""Captions, recorded layers and maps of methods, as pages show them."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from visattn.geometry.affine import Geometry
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.results.values import RecordedLayer
 
@@ -40,3 +41,18 @@ def method_map(
 ) -> AttentionMap:
     """Return the map of a method, placed on the photo."""
     return AttentionMap(torch.from_numpy(values), name, "gradient", place, MapInfo(name, **info))
+
+
+def caption_of(
+    words: tuple[str, ...],
+    maps: Float[np.ndarray, "t y x"],
+    size: tuple[int, int],
+    log_probs: tuple[float, ...] = (),
+    gates: tuple[float, ...] = (),
+    **more: Any,
+) -> Caption:
+    """Return a caption of a photo of a size; its maps lie on all of it."""
+    values = torch.from_numpy(np.asarray(maps, np.float32))
+    placed = AttentionMap(values, "attend", "words", Geometry.identity(size))
+    more = {"score": -0.5, "finished": True, **more}
+    return Caption(words, log_probs, gates, placed, **more)
