@@ -34,16 +34,21 @@ def photo(size: tuple[int, int] = (180, 300), seed: int = 0) -> LoadedImage:
     return LoadedImage(pixels)
 
 
-@cache
-def sharp(family: str) -> tuple[nn.Module, Any]:
-    """Return a tiny model whose attention is far from even, and its processor."""
-    model, processor = build(family)
+def sharpened(model: Any) -> Any:
+    """Return a model with larger weights: its attention is far from even, and reads the photo."""
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in model.eval().parameters():
             if parameter.ndim > 1 and 0 < float(parameter.std()) < 0.1:
                 parameter.mul_(10.0)
     model.generation_config.forced_eos_token_id = None
-    return model, processor
+    return model
+
+
+@cache
+def sharp(family: str) -> tuple[nn.Module, Any]:
+    """Return a tiny sharpened model, and its processor."""
+    model, processor = build(family)
+    return sharpened(model), processor
 
 
 def prompt_of(family: str) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 import tiny_vlms
 import torch
 from tiny_vlms import LLAMA, PROMPT, SMALL, build, hf
-from vlm_runs import options, whole_text
+from vlm_runs import options, sharpened, whole_text
 
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.words import captions
@@ -70,13 +70,10 @@ def test_occlusion_reads_several_photos_at_once_if_they_stay_apart(
 ) -> None:
     """Molmo 2 counts the crops of all photos from the first, whoever joins them."""
     torch.manual_seed(5)
-    own = {**tiny_vlms.FAMILIES, **more_vlms.FAMILIES}[family]()
-    with torch.no_grad():
-        for weight in own[0].eval().parameters():
-            if weight.ndim > 1 and float(weight.std()) < 0.1:
-                weight.mul_(10.0)
+    model, processor = {**tiny_vlms.FAMILIES, **more_vlms.FAMILIES}[family]()
     image = photo(size=(180, 300))
-    [[replay]] = read_words(own[0], image, processor=own[1], prompt=PROMPT, max_new_tokens=2)
+    [[replay]] = read_words(sharpened(model), image, processor=processor, prompt=PROMPT,
+                            max_new_tokens=2)  # fmt: skip
     read, sizes = replay._log_probs, list[int]()
     monkeypatch.setattr(PhotoWords, "_log_probs",
                         lambda _, photos: (sizes.append(len(photos)), read(photos))[1])  # fmt: skip
