@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -76,6 +78,11 @@ def test_the_model_inside_a_wrapper_is_explained(wrap: Any) -> None:
     photo = torch.rand(1, 3, 24, 24)
     [right], [result] = (va.explain(each, photo, "gradcam", 2) for each in (model, wrap(model)))
     assert (result.site, result.values.tolist()) == (right.site, right.values.tolist())
+    known = timm.create_model("resnet10t", num_classes=3).eval()  # with a preprocessing of its own
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8)
+    [right], [result] = (va.explain(each, pixels, "gradcam", 2) for each in (known, wrap(known)))
+    assert torch.equal(result.values, right.values)
+    assert result.info == right.info
 
 
 class Attention(nn.Module):
