@@ -15,6 +15,7 @@ from visattn.recording.outputs import (
     class_scores,
     detect_output_layout,
     read_detections,
+    segmentation_logits,
 )
 
 SCORES = torch.arange(15.0).view(3, 5)
@@ -172,6 +173,15 @@ def test_features_of_a_network_without_its_classifier_are_no_scores() -> None:
     ]
     for index, model in enumerate(scores):
         assert layout_of(model.eval()).features == "", index
+
+
+def test_masks_of_queries_add_up_by_their_classes() -> None:
+    """MaskFormer: two queries over one row of two cells, of two classes or none."""
+    queries = torch.tensor([[[0.25, 0.5, 0.25], [0.75, 0.125, 0.125]]]).log()
+    masks = torch.tensor([[[[0.5, 0.25]], [[0.125, 0.75]]]]).logit()
+    output = {"class_queries_logits": queries, "masks_queries_logits": masks}
+    expected = torch.tensor([[[[0.21875, 0.625]], [[0.265625, 0.21875]]]])
+    torch.testing.assert_close(segmentation_logits(output), expected)
 
 
 @dataclass

@@ -554,7 +554,7 @@ def replaced_output(
     output, in the layout of the layer, into what the model continues with.
 
     Raises:
-        ValueError: If the layer does not run inside the block, or its output has another layout.
+        ValueError: If the layer does not run inside the block.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
@@ -565,7 +565,7 @@ def replaced_output(
         ...     model(torch.ones(1, 1, 2, 3))
         tensor([[-1., -1., -1., -1., -1., -1.]])
     """
-    count, calls, others = 0, list[int](), list[Tensor]()
+    count, calls = 0, list[int]()
 
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
         nonlocal count
@@ -577,9 +577,6 @@ def replaced_output(
                 copied[key] = function(output[key])
             return copied
         if layer.call not in (None, count) or (first := first_tensor(output)) is None:
-            return output
-        if layer.call is None and not layer.fits(first[1]):
-            others.append(first[1])  # a call on another grid, as of a shared activation
             return output
         calls.append(count)
         key, tensor = first
@@ -597,8 +594,6 @@ def replaced_output(
         yield calls
     finally:
         handle.remove()
-    if others and not calls:
-        layer.to_grid(others[-1])  # raises an error about the layout
     if not calls:
         got = f"ran {count} times" if count else "did not run"
         raise ValueError(

@@ -213,7 +213,7 @@ def internal_transform(model: nn.Module) -> Any:
 
 
 def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
-    """Return the geometry from the input of a model to the canvas that its layers see.
+    """Return the geometry from the input of a detector to the canvas that its layers see.
 
     It is measured: the resizing module of the model runs on a blank image.
 
@@ -224,16 +224,13 @@ def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
         >>> geometry.input_size, geometry.to_input(torch.tensor([[200.0, 120.0]]))
         ((320, 544), tensor([[533., 320.]]))
     """
-    identity = Geometry.identity(size)
     transform = internal_transform(model)
-    if transform is None:
-        return identity
     blank = first_weight(model).new_zeros(len(transform.image_mean), *size)
     with torch.no_grad(), eval_mode(transform):
         images, _ = transform([blank])
     [resized] = images.image_sizes
     canvas = cast("Tensor", images.tensors).shape[-2:]
-    return identity.resized(resized).padded(0, 0, (canvas[0], canvas[1]))
+    return Geometry.identity(size).resized(resized).padded(0, 0, (canvas[0], canvas[1]))
 
 
 class Float32(TorchFunctionMode):
