@@ -26,7 +26,6 @@ SURE: dict[str, Any] = {
     ),
     "timm oblong": create_transform((1, 192, 160), interpolation="bilinear", **WITHOUT_COLORS),
     "timm squash": create_transform((1, 224, 224), crop_mode="squash", **WITHOUT_COLORS),
-    "timm trimmed": create_transform((1, 97, 97), crop_border_pixels=11, **WITHOUT_COLORS),
     "squash": nn.Sequential(v2.Resize((193, 227)), nn.Identity()),
     "letterbox": [
         timm_steps.ResizeKeepRatio((224, 192), longest=1.0),
@@ -40,7 +39,6 @@ SURE: dict[str, Any] = {
     "too small": v1.Compose([v1.Resize(101), v1.CenterCrop((140, 122))]),
     "too small, odd": v2.Compose([v2.Resize((83, 94)), v2.CenterCrop(109), v2.CenterCrop([64])]),
     "mirrored": v1.Compose([v1.Resize(113), v1.RandomHorizontalFlip(1.0), v1.CenterCrop(97)]),
-    "upside down": v2.Compose([v2.RandomVerticalFlip(1.0), v2.Resize(113), v2.CenterCrop(80)]),
     "not mirrored": v2.Compose([v2.RandomHorizontalFlip(0.0), v2.Resize(71)]),
     "preset": presets.ImageClassification(crop_size=224, resize_size=232, **WITHOUT_COLORS),
     "segmentation": presets.SemanticSegmentation(resize_size=131, **WITHOUT_COLORS),

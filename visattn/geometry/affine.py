@@ -87,12 +87,9 @@ class Geometry:
         """
         return self.cropped(-top, -left, size)
 
-    def flipped(self, *, vertical: bool = False) -> "Geometry":
-        """Return the geometry after a horizontal or vertical flip of the input."""
-        height, width = self.input_size
-        if vertical:
-            return self._after(1.0, 0.0, -1.0, float(height), self.input_size)
-        return self._after(-1.0, float(width), 1.0, 0.0, self.input_size)
+    def flipped(self) -> "Geometry":
+        """Return the geometry after a mirroring of the input, left and right."""
+        return self._after(-1.0, float(self.input_size[1]), 1.0, 0.0, self.input_size)
 
     def inset(self, margin: Margin) -> "Geometry":
         """Return the geometry of a map whose cells leave a margin of the input free.

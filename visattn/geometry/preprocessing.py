@@ -188,16 +188,13 @@ def _after(step: Any, geometry: Geometry) -> Geometry:
             widths = [step.padding] if isinstance(step.padding, int) else list(step.padding)
             left, top, right, bottom = (widths * 4)[:4]
             return geometry.padded(top, left, (y + top + bottom, x + left + right))
-        case "TrimBorder":
-            border = step.border_size
-            return geometry.cropped(border, border, (y - 2 * border, x - 2 * border))
         case "ResizeKeepRatio" if not (step.random_scale_prob or step.random_aspect_prob):
             # By the ratio of the longer side, of the shorter side, or between both.
             ratios = y / step.size[0], x / step.size[1]
             ratio = max(ratios) * step.longest + min(ratios) * (1 - step.longest)
             return geometry.resized((round(y / ratio), round(x / ratio)))
-        case "RandomHorizontalFlip" | "RandomVerticalFlip" if step.p in (0, 1):
-            return geometry.flipped(vertical="Vertical" in name) if step.p else geometry
+        case "RandomHorizontalFlip" if step.p in (0, 1):
+            return geometry.flipped() if step.p else geometry
         case _:
             random = name.startswith("Random") or name == "ResizeKeepRatio"
             title = getattr(step, "__qualname__", type(step).__name__)
