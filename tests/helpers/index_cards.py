@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from typing import Any
 from urllib.parse import unquote
 
 from visattn.results.kinds import Card
@@ -16,6 +17,8 @@ CARD = re.compile(
 def parse_index_page(page: str) -> list[Card]:
     """Return the cards of an index page."""
     assert '<meta name="generator" content="visattn">' in page
-    cards = [{key: unescape(text or "") for key, text in each.groupdict().items()}
-             for each in CARD.finditer(page)]  # fmt: skip
+    cards: list[dict[str, Any]] = [
+        {key: unescape(text or "") for key, text in each.groupdict().items()}
+        for each in CARD.finditer(page)
+    ]
     return [Card(**{**card, "page": unquote(card["page"])}) for card in cards]
