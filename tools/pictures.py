@@ -7,11 +7,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from PIL import Image
+from torch import Tensor, nn
+from torchvision.io import ImageReadMode, decode_image
+from torchvision.transforms import v2
 
 import visattn as va
 from visattn.attribution import METHODS
 from visattn.cli import main as visattn
+from visattn.models import TimmClassifier
 
 DOCS = Path(__file__).parents[1] / "docs"
 WIDTH = 1300  # pixels
@@ -28,20 +34,15 @@ PICTURES = {
 # picture, so that a phone shows their names at a size that can be read.
 PHOTOS = slice(1, 3)
 COLUMNS = 2
-# Two models of the gallery do not come with visattn; their pictures are made if these runs exist:
-# visattn fit --run runs/scenes_vit --config scenes_resnet --model.classifier VisionTransformer
-#   --model.classifier.img_size '[96, 96]' --model.classifier.patch_size 8
-#   --model.classifier.stem conv --model.classifier.embed_dim 64 --model.classifier.depth 4
-#   --model.classifier.num_heads 4 --trainer.max_epochs 12 --model.optim.optimizer.lr 2e-3
+# The model with gates does not come with visattn; its pictures are made if this run exists:
 # visattn fit --run runs/flowers_cbam --config flowers_mobilenetv2_frozen
+FLOWERS = Path("runs/flowers_cbam")
 # Soft beside hard attention, in the guide to captions:
 # visattn fit --run runs/flickr8k_soft --config flickr8k_soft --trainer.max_epochs 8
 #   --trainer.precision bf16-mixed
 # and the line of configs/README.md for runs/flickr8k_hard, with 2 epochs.
-RUNS = {"tokens": Path("runs/scenes_vit"), "gates": Path("runs/flowers_cbam")}
 CAPTIONERS = {"soft": Path("runs/flickr8k_soft"), "hard": Path("runs/flickr8k_hard")}
 FUNCTION_WORDS = {"a", "an", "the", "is", "are", "in", "on", "doing"}
-SCENES = "data shapes --count 2 --size 96 --textures plain"
 GATES = {"28 × 28": 0, "14 × 14": 2, "7 × 7": 7, "4 × 4": 9}  # title, number of the gate
 
 
@@ -57,12 +58,9 @@ def main() -> int:
     shown = va.sample_photos()[PHOTOS]
     for needs in ("features", "gradient", "scores", "pixels"):
         draw(needs, va.load("imagenet-classifier"), shown)
-    if RUNS["tokens"].is_dir():
-        with TemporaryDirectory() as folder:
-            visattn([*SCENES.split(), "--out", folder])
-            draw("tokens", va.load(str(RUNS["tokens"])), sorted(Path(folder).glob("*.png")))
-    if RUNS["gates"].is_dir():
-        model = va.load(str(RUNS["gates"]))
+    draw("tokens", explainer_with_tokens(), shown)
+    if FLOWERS.is_dir():
+        model = va.load(str(FLOWERS))
         for number, titles in enumerate(groups([*GATES], COLUMNS), 1):
             maps = {each: va.explain(model, shown, "gates", layers=GATES[each]) for each in titles}
             save_gallery(maps, shown, f"gates_{number}")
@@ -77,19 +75,83 @@ def picture_demo() -> None:
         print("docs/demo.jpg was not made: chromium is not installed")
         return
     with TemporaryDirectory() as folder:
-        visattn(["demo", "--no-browser", "--out", folder])
+        right = [
+            str(each) for each in va.sample_photos() if each.stem in ("skateboarder", "dinner")
+        ]
+        visattn(["demo", *right, "--no-browser", "--out", folder])
         file, page = Path(folder, "demo.png"), Path(folder, "index.html").as_uri()
-        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1300,710"]
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1300,420"]
         shot = [browser, *options, f"--screenshot={file}", page]
         subprocess.run(shot, check=True, stderr=subprocess.DEVNULL)
         save(Image.open(file), "demo")
 
 
+class CellAttention(nn.Module):
+    """Self-attention with 8 heads, whose values are the tokens themselves."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.qk = nn.Linear(dim, 2 * 8 * 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the mean of the tokens by their attention."""
+        q, k = self.qk(x).unflatten(-1, (2, 8, 32)).permute(2, 0, 3, 1, 4)
+        v = x.unflatten(-1, (8, -1)).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+class AttentionPooling(nn.Module):
+    """A classifier in which a class token attends to the cells, in place of their mean."""
+
+    def __init__(self, classifier: TimmClassifier) -> None:
+        super().__init__()
+        self.backbone, self.head = classifier.backbone, classifier.head
+        self.token = nn.Parameter(torch.zeros(classifier.head.in_features))
+        self.attention = CellAttention(classifier.head.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of normalized images."""
+        return self.classify(self.backbone.forward_features(x).flatten(2).mT)
+
+    def classify(self, cells: Tensor) -> Tensor:
+        """Return the logits, from the features of the cells."""
+        tokens = torch.cat([self.token.expand(len(cells), 1, -1), cells], 1)
+        return self.head(self.attention(tokens)[:, 0])
+
+
+def explainer_with_tokens() -> va.Explainer:
+    """Train an attention pooling on crops of the sample photos, for a minute.
+
+    It learns the classes that the classifier predicts: so it attends to what they are seen by.
+    """
+    torch.manual_seed(0)
+    classifier = va.load("imagenet-classifier").requires_grad_(requires_grad=False)
+    crop = v2.Compose([v2.RandomResizedCrop(224, scale=(0.1, 1)), v2.RandomHorizontalFlip()])
+    photos = [decode_image(str(each), ImageReadMode.RGB) for each in va.sample_photos()]
+    pixels = classifier.normalize(torch.stack([crop(each) for each in photos for _ in range(25)]))
+    model = AttentionPooling(classifier).eval()
+    with torch.no_grad():
+        grids = [model.backbone.forward_features(each) for each in pixels.split(25)]
+        cells = torch.cat(grids).flatten(2).mT
+        sure, classes = model.head(cells.mean(1)).softmax(-1).max(-1)
+    cells, classes = cells[sure > 0.3], classes[sure > 0.3]
+    optimizer = torch.optim.AdamW([model.token, *model.attention.parameters()], 1e-3)
+    for _ in range(60):
+        batch = torch.randint(len(classes), (48,))
+        loss = F.cross_entropy(model.classify(cells[batch]), classes[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    kept = {"class_names": classifier.class_names, "input_size": classifier.img_size}
+    return va.Explainer(model, mean=classifier.mean, std=classifier.std, **kept)
+
+
 def draw(needs: str, model: Any, photos: Sequence[Path]) -> None:
     """Draw the methods that need the same of a model, a few in a picture."""
     names = [method.name for method in METHODS.values() if method.needs == needs]
+    explainer = model if isinstance(model, va.Explainer) else va.Explainer(model)
     for number, methods in enumerate(groups(names, COLUMNS), 1):
-        save_gallery(va.explain(model, photos, methods), photos, f"{needs}_{number}")
+        save_gallery(explainer.explain(photos, methods), photos, f"{needs}_{number}")
 
 
 def draw_soft_and_hard(photo: Path) -> None:

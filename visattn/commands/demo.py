@@ -33,7 +33,8 @@ def demo(
         photos: your own photos: files, folders, quoted patterns, URLs (default: six photos that
             come with visattn)
         out: output folder
-        no_browser: do not open the page in a browser, as is done if the output goes to a terminal
+        no_browser: do not open the page in a browser (without this option it opens if run in a
+            terminal)
     """
     if not photos:
         from visattn.images.sources import sample_photos
@@ -50,7 +51,7 @@ def demo(
 
 
 def _index(out: Path, names: Sequence[str]) -> str:
-    """Return a page with a card for each caption and each overlay, in the order of the photos."""
+    """Return a page with the caption and the overlay of each photo, in the order of the photos."""
     from visattn.viz.html.index_page import index_page
 
     cards: list[Card] = []
@@ -59,4 +60,5 @@ def _index(out: Path, names: Sequence[str]) -> str:
             made = record[MADE]
             page = f"{folder}/{made['files'][0]}"
             cards.append(Card(made["name"], page, **made["card"]))
-    return index_page(cards, title="visattn demo", first=names)
+    about = ["photo-captioner and imagenet-classifier are small models: expect mistakes"]
+    return index_page(cards, title="visattn demo", about=about, first=names)
