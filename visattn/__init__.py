@@ -35,7 +35,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(_unknown(name)) from None
 
 
-@cache  # jsonargparse asks for the same names hundreds of times per command
+@cache  # jsonargparse looks up the same names hundreds of times per command
 def _unknown(name: str) -> str:
     from visattn.io.messages import did_you_mean
 

@@ -73,14 +73,13 @@ COMMANDS = {
     "blocks": ("list attention blocks, or describe one", "visattn.commands.lists:blocks"),
     "data": ("write a data set as files", "visattn.commands.data:DATA_SETS"),
 }
-# LightningCLI has these as subcommands and parses their names again.
+# Subcommands of LightningCLI, which parses their names again.
 _LIGHTNING_COMMANDS = {"fit", "validate", "test"}
 
 _OPTIONS = ["--help", "--version", "--debug"]
 _CLOSING = """\
-An option is passed once; one with several values takes them as a list: --method gradcam rise.
-Rows of results go to stdout, separated by tabs; the progress, messages and the file to open to
-stderr.
+Options with several values take them after one flag: --method gradcam rise.
+Results go to stdout as tab-separated rows; progress, messages and the file to open go to stderr.
 --debug before the command, or VISATTN_DEBUG=1, prints the traceback of an error.
 
 first steps:
@@ -123,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _dispatch(arguments)
     except SystemExit as stop:  # argparse and LightningCLI leave this way
         code = _exit_code(stop)
-    except BrokenPipeError:  # stdout was closed by its reader, such as `head`
+    except BrokenPipeError:  # the reader of stdout, such as `head`, closed it
         code = 141
     except KeyboardInterrupt as stop:
         code = _fail(f"interrupted{f'; {stop}' if str(stop) else ''}", 130)
@@ -158,7 +157,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
-    """Call the function of a command with its arguments, as its signature reads them."""
+    """Parse the arguments by the signature of a command's function, and call it."""
     import tyro
 
     for each in function.values() if isinstance(function, dict) else [function]:
@@ -166,7 +165,7 @@ def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
             for kind in getattr(hint, "__mro__", ()) if is_dataclass(hint) else ():
                 _unwrap(kind)
         _unwrap(each)
-    # --shard 2/4 and not --loop.shard 2/4; --strict without --no-strict.
+    # Prefixes are omitted: --shard 2/4, not --loop.shard 2/4. Flags have no --no- form.
     options: dict[str, Any] = {
         "prog": f"visattn {command}",
         "args": arguments,
@@ -174,7 +173,7 @@ def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
     }
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):  # errors repeat arguments as they are
+        with contextlib.redirect_stderr(said):  # tyro's errors repeat arguments unescaped
             if isinstance(function, dict):  # subcommands
                 named = {name: _later(each) for name, each in function.items()}
                 call = tyro.extras.subcommand_cli_from_dict(named, **options)
@@ -185,13 +184,13 @@ def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
         said.write("".join(f"{hint.removeprefix('; ')}\n" for hint in hints))
         raise
     finally:
-        if said.getvalue():  # to write nothing fails, too, where stderr is a full disk
+        if said.getvalue():  # even an empty write fails if stderr is a file on a full disk
             sys.stderr.write(terminal_text(said.getvalue(), keep="\n"))
     return call()
 
 
 def _later(function: Callable[..., int]) -> Callable[..., Callable[[], int]]:
-    """Return a function of the same signature that returns the call."""
+    """Return a function with the same signature that returns the call without running it."""
 
     @functools.wraps(function)
     def later(*args: Any, **kwargs: Any) -> Callable[[], int]:
@@ -201,7 +200,7 @@ def _later(function: Callable[..., int]) -> Callable[..., Callable[[], int]]:
 
 
 def _unwrap(described: Any) -> None:
-    """Join the lines of each argument in a docstring; tyro shows their breaks."""
+    """Join the lines of each argument in a docstring, since tyro keeps line breaks."""
     if described is not object:
         described.__doc__ = re.sub(r"\n {12,}(?=\S)", " ", described.__doc__ or "")
 
@@ -252,7 +251,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _exit_code(stop: SystemExit) -> int:
-    """Return the exit code that Python would use for `stop`."""
+    """Return Python's exit code for `stop`."""
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):

@@ -180,6 +180,6 @@ def test_letters_that_figures_lack_are_reported(
     Image.new("RGB", (24, 16), "red").save(tmp_path / "a.png")
     words = (str(tmp_path / "m.safetensors"), tmp_path / "out", "--figures", "png")
     assert caption(tmp_path / "a.png", *words) == 0
-    message = r"boxes for \d letters that no font of this system has, such as [狗犬]"
+    message = r"boxes for \d characters that no installed font has, such as [狗犬]"
     assert re.search(message, capsys.readouterr().err)
     text._family_with.cache_clear()

@@ -46,7 +46,7 @@ def test_comparison_resumes_and_says_that_the_test_split_is_the_validation_split
     assert (
         "| row | parameters | seeds | accuracy, % | difference to none (95 % interval) |" in table
     )
-    assert "6 of the test photos are validation photos" in table
+    assert "6 of the test photos are also validation photos" in table
     assert "validation photos" in (out / "compare.tex").read_text()
     plain, block = csv.DictReader((out / "compare.csv").read_text().splitlines())
     assert (plain["row"], block["row"], block["seed"]) == ("none", "se:reduction=2", "3")

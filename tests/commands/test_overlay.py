@@ -241,7 +241,7 @@ def test_what_a_model_cannot_explain_is_reported_and_not_drawn(
     assert all(drawn[column] for column in of_values)
     nan = saved_with(tmp_path / "nan.safetensors", lambda weight: weight.fill_(torch.nan))
     assert run("overlay --method gradcam --model", nan, photos, "--out", tmp_path / "nan") == 1
-    assert "not written: tall: gradcam: the map holds NaN" in capsys.readouterr().err
+    assert "not written: tall: gradcam: the map has NaN" in capsys.readouterr().err
     assert not [*(tmp_path / "nan").glob("*.gradcam.png")]
     assert run("overlay --method gradcam --figures png --model", zero, photos, "--out", out) == 1
     assert "the map is zero everywhere" in capsys.readouterr().err
@@ -388,5 +388,5 @@ def test_the_default_model_names_those_in_local_caches(
     assert main(["overlay", str(photos / "wide.png"), "--out", str(tmp_path / "out")]) == 0
     names = f"timm:resnet18.a1_in1k, torchvision:vgg11, hf:{hub / 'models--a--b/snapshots/2'}"
     said = capsys.readouterr().err
-    assert "the model is imagenet-classifier; --model also takes" in said
+    assert "using imagenet-classifier; other models on this machine, for --model:" in said
     assert names in said

@@ -1,4 +1,4 @@
-"""Types of options: what help says of their defaults."""
+"""Types of options, and how their defaults appear in the help."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ def _unless_empty(default: str) -> str:
 
 
 EMPTY = arg(help_behavior_hint=_unless_empty)
-"""Nothing is said of a default that is empty: the text of the option tells what then happens."""
+"""An empty default is not shown; the help of the option describes what happens then."""
 
 Photos = Annotated[Positional[tuple[str, ...]], EMPTY, arg(metavar="PHOTO ...")]
 Word = Annotated[str, EMPTY]

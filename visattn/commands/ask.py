@@ -12,7 +12,7 @@ from visattn.commands.loop import Command, LoopOptions, Made, run
 from visattn.commands.model import ModelOptions
 from visattn.io.safe_text import print_message
 
-if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     import numpy as np
 
     from visattn.images.reader import LoadedImage
@@ -47,14 +47,14 @@ def ask(
 
     network, made = model.load(VQAModel, "a model that answers questions", "ask")
     words = Vocabulary(network.words)
-    for question in questions:  # unknown words, once
+    for question in questions:  # report unknown words once, not for each photo
         for note in check_question(question, words, network.question_beginnings):
             print_message(note)
 
     def infer(images: "Sequence[LoadedImage]") -> "list[list[Answer]]":
         options = {"num_answers": num_answers, "resize_mode": resize_mode}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # unknown words were reported already
+            warnings.simplefilter("ignore", UserWarning)  # unknown words have been reported
             return [ask_model(network, image, questions, **options) for image in images]
 
     settings = {**made, "questions": questions, "num_answers": num_answers}

@@ -33,7 +33,7 @@ from visattn.commands.loop import (
 from visattn.commands.model import ModelOptions, parse_value
 from visattn.results.kinds import Places, WordMethod
 
-if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     import numpy as np
     from torch import nn
 
@@ -123,7 +123,7 @@ def caption(
     drawing = _Pages(phrases, boxes=boxes, figures=figures)
 
     worked: set[str] = set()
-    kept: dict[Any, Any] = {}  # positions of image tokens, of all photos of a size
+    kept: dict[Any, Any] = {}  # positions of image tokens by photo size
 
     def infer(images: "Sequence[LoadedImage]") -> "Sequence[dict[str, Caption] | Exception]":
         rows: list[dict[str, Caption] | Exception] = [{} for _ in images]
@@ -135,9 +135,9 @@ def caption(
                 row = rows[index]
                 if isinstance(each, Exception):
                     if loop.strict or name not in worked:
-                        raise each  # on the first photo it is mostly one of the model
+                        raise each  # an error on the first photo is usually one of the model
                     rows[index] = each
-                elif not isinstance(row, Exception):  # of an earlier model
+                elif not isinstance(row, Exception):  # not skipped by an earlier model
                     row[name] = each
                 worked.add(name)
         return rows
@@ -158,7 +158,7 @@ def _captions(
     seed: int,
     kept: dict[Any, Any],
 ) -> "Sequence[Caption | Exception]":
-    """Return the caption of each photo; of a model of transformers, errors skip photos."""
+    """Return the captions of photos; models of transformers skip a photo on which they fail."""
     import torch
 
     from visattn.models.captioning.captioner import Captioner
@@ -170,7 +170,7 @@ def _captions(
         if options.get("do_sample"):
             torch.manual_seed(seed)
         return caption_images(model, list(images), kept=kept, **options)
-    # Of the model's own code, too.
+    # The code of the model may raise any of these.
     except (ValueError, TypeError, IndexError, RuntimeError) as error:
         reason = str(error)
         if not isinstance(error, ValueError):
@@ -179,7 +179,7 @@ def _captions(
 
 
 def _phrases(file: Path) -> "dict[str, tuple[Phrase, ...]]":
-    """Return the phrases of photos by file name, of all their captions."""
+    """Return the phrases of all captions of each photo, by file name."""
     from visattn.data.phrases import read_phrases
 
     return {

@@ -17,10 +17,10 @@ from visattn.commands.streams import print_lines, print_where
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import print_message, read_json
 
-if TYPE_CHECKING:  # matplotlib is imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from matplotlib.figure import Figure
 
-_NETWORKS = ("classifier", "segmenter")  # arguments of tasks, which take blocks
+_NETWORKS = ("classifier", "segmenter")  # arguments of tasks whose networks take blocks
 
 
 def compare(
@@ -113,7 +113,7 @@ def row_options(row: str, config: str) -> list[str]:
     if name is None:
         raise ValueError(f"the network of this config takes no block; got the row {row!r}")
     if block != "none":
-        block_class(block)  # refuses an unknown name
+        block_class(block)  # raises if the name is unknown
     parts = [word.partition("=") for word in words if word not in others]
     given = {key: yaml.safe_load(value) for key, _, value in parts}
     kind = arguments[name]["class_path"]
@@ -122,7 +122,7 @@ def row_options(row: str, config: str) -> list[str]:
         or ":" in kind
         or ("." in kind and not kind.startswith("visattn."))
     ):
-        # Any other network: blocks have a position each, here that of the config.
+        # Other networks place each block themselves; here it keeps the position of the config.
         if given:
             raise ValueError(f"blocks of {kind} take no arguments; got the row {row!r}")
         before = arguments[name].get("init_args", {}).get("blocks") or {}
@@ -137,20 +137,20 @@ def _folder(out: Path, row: str, seed: int) -> Path:
 
 
 def _train(config: Path, run: Path, options: Sequence[str]) -> int:
-    """Train and test a run, unless that is done; return the exit code."""
+    """Train and test a run, unless it has been tested; return the exit code."""
     from visattn.training.command import main as training
 
     if (run / "test.json").is_file():
         return 0
     words = [f"--{each}" for each in options]
-    # `last` begins a run that has no checkpoint yet.
+    # With `last`, a run without a checkpoint starts from scratch.
     fit = ["fit", "--config", str(config), "--run", str(run), "--ckpt_path", "last", *words]
     last = str(run / "checkpoints" / "last.ckpt")
     return training(fit) or training(["test", "--run", str(run), "--ckpt_path", last])
 
 
 class Run(NamedTuple):
-    """A tested run; `shared` is the number of test photos that are validation photos, too."""
+    """A tested run; `shared` is the number of test photos that are also validation photos."""
 
     row: str
     seed: int
@@ -183,7 +183,7 @@ def read_run(out: Path, row: str, seed: int) -> Run | None:
 
 
 class Line(NamedTuple):
-    """A row of the table: scores of its seeds, and what it gains on the first, seed by seed."""
+    """A row of the table: scores of its seeds, and their differences from the first row."""
 
     row: str
     parameters: int
@@ -211,7 +211,7 @@ def lines_of(runs: Sequence[Run], metric: str) -> list[Line]:
 
 
 def _scale(runs: Sequence[Run], metric: str) -> int:
-    """Return 100 for shares, which the table has in percent; 1 for other scores."""
+    """Return 100 for scores from 0 to 1, which the table shows in percent; 1 for others."""
     return 100 if all(0 <= run.scores[metric] <= 1 for run in runs) else 1
 
 
@@ -251,8 +251,8 @@ def _write(runs: Sequence[Run], metric: str, out: Path, figures: str) -> None:
     note = ""
     if shared := max(run.shared for run in runs):
         note = (
-            f"{shared:,} of the test photos are validation photos: for scores that chose nothing, "
-            "give the test a split of its own."
+            f"{shared:,} of the test photos are also validation photos: for unbiased scores, "
+            "use a separate test split."
         )
     lines = lines_of(runs, metric)
     unit = ", %" if _scale(runs, metric) == 100 else ""
@@ -273,7 +273,7 @@ def _write(runs: Sequence[Run], metric: str, out: Path, figures: str) -> None:
 
 
 def markdown_table(table: Sequence[Sequence[str]], note: str) -> str:
-    """Return a table, its heading first, in Markdown.
+    """Return a table in Markdown; the first row is the header.
 
     Example:
         >>> print(markdown_table([["a", "b"], ["1", "2"]], "few"))
@@ -315,7 +315,7 @@ def _latex(text: str) -> str:
 
 
 def _figure(lines: Sequence[Line], heading: str) -> "Figure":
-    """Return a bar per row: its mean gain on the baseline, the interval, and a dot per seed."""
+    """Return a figure: per row a bar (mean difference), its interval, and a dot per seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 0.8 + 0.4 * len(lines)), layout="constrained")

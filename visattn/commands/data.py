@@ -17,7 +17,7 @@ from visattn.io.atomic import atomic_write, temporary_folder
 from visattn.io.messages import format_names
 from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded
 
-if TYPE_CHECKING:  # numpy and torch are imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from jaxtyping import UInt8
     from torch import Tensor
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:  # numpy and torch are imported when the command runs, not for
 
 _LISTS = {"scenes": "captions.jsonl", "shapes": "shapes.jsonl", "digits": "digits.jsonl"}
 _KEYS = {"scenes": "word_objects", "shapes": "object", "digits": "distractors"}
-"""A key that each line of such a list has."""
+"""A key by which each kind of list is recognized."""
 _INSTANCES = "instances.json"
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """What is written, and where.
+    """Number of images and output folder.
 
     Args:
-        out: output folder, for this data set alone; an earlier one is replaced
+        out: output folder for this data set only; a data set of an earlier run is replaced
         count: number of images
         overwrite: also write into a folder with other files, which are kept
     """
@@ -86,8 +86,8 @@ def scenes(
 
     Args:
         split: novel has color-shape pairs that are not in training
-        min_objects: fewest objects per scene
-        max_objects: most objects per scene
+        min_objects: minimum number of objects per scene
+        max_objects: maximum number of objects per scene
     """
     from visattn.data.scenes.dataset import Scenes
     from visattn.data.scenes.world import WorldConfig
@@ -197,7 +197,7 @@ DATA_SETS = {"scenes": scenes, "shapes": shapes, "digits": digits}
 
 
 def drawn_files(folder: Path) -> list[str]:
-    """Return the files of the data set that visattn has drawn into a folder, the list first.
+    """Return the files of the data set that visattn wrote into a folder, the list first.
 
     Example:
         >>> drawn_files(Path("no_such_folder"))
@@ -219,12 +219,12 @@ def drawn_files(folder: Path) -> list[str]:
 def _data_set(
     name: str, made: Canvas, size: tuple[int, int]
 ) -> Iterator[tuple[Path, Callable[[dict[str, Any]], None]]]:
-    """Yield a temporary folder and a function that adds a record: together the data set.
+    """Yield a temporary folder for the images and a function that adds the record of one.
 
-    The list of the records leaves first and comes last: a folder that has one is complete.
+    The list of records is deleted first and written last, so a folder that has one is complete.
 
     Raises:
-        FileExistsError: If the folder has other files than those of a data set.
+        FileExistsError: If the folder has files that do not belong to a data set.
     """
     own = drawn_files(made.out)
     others = sorted(p.name for p in made.out.iterdir()) if made.out.is_dir() else []
@@ -301,7 +301,7 @@ def _write_image(image: "UInt8[Tensor, 'c y x']", name: str, folder: Path) -> di
 def _coco_instances(
     records: Sequence[dict[str, Any]], size: tuple[int, int]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the boxes of all images as an instances file of COCO, which needs outlines too."""
+    """Return the boxes of all images as a COCO instances file, whose format also needs outlines."""
     images: list[dict[str, Any]] = []
     boxes: list[tuple[str, str, Sequence[int]]] = []
     for record in records:

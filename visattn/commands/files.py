@@ -40,7 +40,7 @@ def file_digest(path: Source) -> str:
 
 
 def create_folder(folder: Path) -> None:
-    """Create a folder, check that files can be written, remove what killed writers left in it.
+    """Create a folder, check that it is writable, and remove temporary files of killed processes.
 
     Raises:
         OSError: If it cannot be created or written; the message names `--out`.
@@ -54,7 +54,7 @@ def create_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_partial_files(folder)
-        # Fails now if nothing can be written, not after the first images.
+        # Fail now rather than after the first images.
         with temporary_folder(folder / "visattn"):
             pass
     except OSError as error:
@@ -89,11 +89,11 @@ def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Sour
 def result_names(
     sources: Sequence[Source], roots: Iterable[PathLike] = (), *, reserved: str = "index"
 ) -> dict[Source, str]:
-    """Return a unique file name without suffix for each photo: its path below what was searched.
+    """Return a unique file name without suffix for each photo: its path below the searched folder.
 
-    Photos of the same name are distinguished by all of their folders below the one that all photos
-    have in common, and where these do not help (a.jpg beside a.png, or names that differ only in
-    case) by a number.
+    Photos with the same name are distinguished by their folders below the common parent of all
+    photos, and where these are equal too (a.jpg and a.png, or names that differ only in case) by a
+    number.
 
     Args:
         sources: Photos.
@@ -112,7 +112,7 @@ def result_names(
     def name_of(source: Source, *, whole: bool) -> str:
         if isinstance(source, Path):
             root = next((each for each in source.parents if each in folders), source.parent)
-            # Not resolved: links keep their names.
+            # Not resolved, so that links keep their names.
             relative = source.absolute().relative_to(common) if whole else source.relative_to(root)
         else:
             relative = source.relative
@@ -147,15 +147,15 @@ Value = TypeVar("Value")
 def find_input_images(
     paths: Sequence[PathLike], out: Path, skipped: list[str], *, keep_missing: bool = False
 ) -> list[Source]:
-    """Return the images of sources, without those in the output folder.
+    """Return the images in sources, except those in the output folder.
 
-    Folders below with results of an earlier command are skipped, and named on stderr.
+    Subfolders with results of an earlier command are skipped with a message on stderr.
 
     Args:
         paths: Files, folders, archives and URLs of the command line.
-        out: Output folder, which may be missing yet.
-        skipped: Receives the reasons why folders could not be listed.
-        keep_missing: Whether a file that does not exist is skipped when it is read.
+        out: Output folder; it need not exist yet.
+        skipped: List to which the reasons why folders could not be read are appended.
+        keep_missing: Keep files that do not exist; they are skipped when they are read.
 
     Raises:
         FileNotFoundError: If a path does not exist, or there is no image at all.
@@ -195,16 +195,16 @@ def find_input_images(
 def map_in_threads(
     function: Callable[[Key], Value], items: Iterable[Key], *, ahead: int = 0
 ) -> Iterator[tuple[Key, Callable[[], Value]]]:
-    """Yield each item with a function that waits for its result, or raises its error.
+    """Yield each item with a function that returns its result or raises its error.
 
-    One thread per core, at most 8, works ahead of the caller. Decoders and encoders of images
-    release Python's lock. An error of `items` is raised after the results of the items before it.
+    One thread per core, at most 8, works ahead of the caller; image decoders and encoders release
+    the GIL. An error raised by `items` follows the results of the items before it.
 
     Args:
         function: Called with each item, in a thread.
         items: Taken in order, at most one per thread ahead of the caller.
-        ahead: How many more of them may be ahead, so that all threads have work while the next
-            items are made.
+        ahead: How many more items may be taken ahead, so that all threads stay busy while the next
+            items are produced.
 
     Example:
         >>> [(item, result()) for item, result in map_in_threads(abs, [-3, 2])]
@@ -231,7 +231,7 @@ def map_in_threads(
                     done, future = waiting.popleft()
                     yield done, future.result
         finally:
-            # Also if the caller stops early: items that wait for a thread are dropped.
+            # If the caller stops early, waiting items are dropped.
             pool.shutdown(cancel_futures=True)
     if failure is not None and not isinstance(failure, StopIteration):
         raise failure
@@ -242,8 +242,8 @@ def report_failures(skipped: Sequence[str], not_written: Sequence[str], count: i
 
     Args:
         skipped: Reasons why images could not be read.
-        not_written: Reasons why files of images could not be written, one for each.
-        count: Number of all images.
+        not_written: Reasons why the results of images could not be written, one per image.
+        count: Total number of images.
 
     Example:
         >>> report_failures([], [], 3)

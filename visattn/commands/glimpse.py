@@ -14,7 +14,7 @@ from visattn.commands.loop import (
 )
 from visattn.commands.model import ModelOptions
 
-if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from visattn.images.reader import LoadedImage
     from visattn.results.values import ScanPath
 

@@ -14,7 +14,7 @@ from visattn.io.messages import did_you_mean
 from visattn.models.model_files import BUNDLED, bundled_models
 
 CHANNELS = 256
-SIDE = 56  # of the cost of blocks
+SIDE = 56  # image size for the cost of blocks
 
 
 def models(name: Positional[str] = "") -> int:
@@ -126,7 +126,7 @@ def blocks(name: Positional[str] = "") -> int:
 def _row(name: str) -> tuple[str, ...]:
     """Return name, kind, number of parameters, multiply-accumulates and paper of a block.
 
-    They are counted on the meta device; a user's block may not run there.
+    They are counted on the meta device, where a block of the user may not run.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode

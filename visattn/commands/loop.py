@@ -1,11 +1,11 @@
-"""The one loop of the commands: photo in, result out.
+"""The loop of all commands that process photos.
 
     names -> read -> batches -> infer -> draw and write -> rows, index, table
              threads            here     threads           here
 
-Files are written under temporary names and renamed into place, NAME.json last. A photo whose record
-was made by the same command, from the same bytes, with the same settings is done. Files that no
-record of visattn names are not replaced.
+Files are written under temporary names and renamed into place, NAME.json last. A photo is finished
+if its record is from the same command, the same bytes and the same settings. Files that no record
+of visattn lists are not replaced.
 """
 
 import csv
@@ -40,19 +40,19 @@ from visattn.io.safe_text import print_message, read_json
 from visattn.io.sources import Source
 from visattn.results.kinds import Card
 
-if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from visattn.images.reader import LoadedImage
 
 MADE = "made"
-"""Key of a record: what a result was made from, its files, and its rows of index and table."""
+"""Key of a record: the inputs of a result, its files, and its rows of the index and the table."""
 INDEX = "index.html"
-_THUMBNAILS = 2000  # a page with more takes long to open
-_PIXELS = 64_000_000  # of decoded photos that wait for their batch
+_THUMBNAILS = 2000  # a page with more is slow to open
+_PIXELS = 64_000_000  # of decoded photos waiting for their batch
 
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """Options of all commands that process photos.
+    """Options of the commands that process photos.
 
     Args:
         out: output folder
@@ -70,7 +70,7 @@ class LoopOptions:
 
     @property
     def part(self) -> tuple[int, int]:
-        """Number of this part, from 1, and of all."""
+        """Number of this part, from 1, and number of parts."""
         number, _, count = self.shard.partition("/")
         if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
             raise ValueError(f"--shard must be I/N with I from 1 to N, got {self.shard!r}")
@@ -79,16 +79,16 @@ class LoopOptions:
 
 @dataclass(frozen=True)
 class Made:
-    """What a command makes of a photo.
+    """The result of a command for a photo.
 
     Args:
         record: Values of NAME.json.
-        files: Contents by their paths in the folder; the first is opened from the index.
-        rows: What is printed behind the name: a row of fields each.
-        table: Rows of COMMAND.csv, by the names of their columns.
-        caption: What the index says below the thumbnail.
+        files: Contents by path in the folder; the index links to the first.
+        rows: Rows to print after the name, each a tuple of fields.
+        table: Rows of COMMAND.csv, by column name.
+        caption: Text below the thumbnail in the index.
         thumbnail: Data URL of a small picture, for the index.
-        problem: Why the result is incomplete; "" if it is not.
+        problem: Why the result is incomplete; "" if it is complete.
     """
 
     record: dict[str, Any]
@@ -101,19 +101,19 @@ class Made:
 
 
 class Command(NamedTuple):
-    """A command that goes through photos.
+    """A command that processes photos.
 
     Args:
         name: Name of the command, and of its table.
         title: Heading of the index; "" for none.
-        settings: Model and options; a photo whose record has others is computed again.
-        infer: Returns what the model says of each photo, or why it is skipped.
-        draw: Makes of photo, result and names of files the contents of these, in threads.
-        endings: Files that a photo gets besides NAME.json, with `{}` for its name.
+        settings: Model and options; a photo whose record has other settings is processed again.
+        infer: Returns the output of the model for each photo, or the error for which it is skipped.
+        draw: Returns the contents of the files from photo, result and file names; runs in threads.
+        endings: Files written per photo besides NAME.json, with `{}` for its name.
         read: Reads a photo, in a thread.
-        shared: Files of all photos that the command writes itself.
-        classes: Names of the classes of the model. The index has the accuracy, and wrong classes
-            first, if each photo lies in a folder that is named by its class.
+        shared: Files about all photos that the command writes itself.
+        classes: Class names of the model. If each photo is in a folder named after its class, the
+            index shows the accuracy, and wrong predictions first.
     """
 
     name: str
@@ -130,10 +130,10 @@ class Command(NamedTuple):
 def run(
     command: Command, photos: Sequence[Path | str], options: LoopOptions, *, batch_size: int = 16
 ) -> int:
-    """Do a command to every photo; return 0, or 1 if some were skipped or are incomplete.
+    """Run a command on every photo; return 0, or 1 if some were skipped or are incomplete.
 
     Raises:
-        FileExistsError: If a file would be replaced that visattn did not write.
+        FileExistsError: If a file that visattn did not write would be replaced.
         FileNotFoundError: If a photo does not exist.
         ImageError: If a photo cannot be read, with `strict`.
         OSError: If the folder cannot be written.
@@ -148,9 +148,9 @@ def run(
     if not photos:
         raise ValueError(f"name photos: files, folders or URLs, as in visattn {command.name} DIR")
     photos = [each if "://" in str(each) else Path(each) for each in photos]
-    listed = options.files_from is not None  # those of a list are missed one by one
+    listed = options.files_from is not None  # missing files of a list are reported one by one
     paths = find_input_images(photos, options.out, skipped, keep_missing=listed)
-    # Before the photos are divided: all parts agree on the names.
+    # Before the photos are divided into parts, so that all parts agree on the names.
     names = result_names(paths, photos, reserved="coverage")
     number, count = options.part
     first, last = (len(names) * end // count for end in (number - 1, number))
@@ -175,7 +175,7 @@ def run(
             skipped.append(str(error))
             shown.advance()
 
-        # No name may hold the iterators: after an error their threads would go on.
+        # Without variables for the iterators: after an error these would keep the threads running.
         for item, finish in map_in_threads(
             folder.finish,
             _infer(command, _batches(folder, own, batch_size, options, skip), skip),
@@ -191,8 +191,8 @@ def run(
     code = report_failures(skipped, incomplete, len(own))
     if letters := pop_boxed_letters():
         print_message(
-            f"figures show boxes for {len(letters)} letters that no font of this system has, such "
-            f"as {letters[:8]}: install a font that has them, such as Noto Sans CJK"
+            f"figures show boxes for {len(letters)} characters that no installed font has, such "
+            f"as {letters[:8]}: install a font with these characters, such as Noto Sans CJK"
         )
     if done and command.title:
         print_where(options.out / (INDEX if len(names) > 1 else folder.files(names[paths[0]])[0]))
@@ -200,7 +200,7 @@ def run(
 
 
 class Item(NamedTuple):
-    """A photo on its way: image and result, or the record of an earlier run."""
+    """A photo being processed: image and result, or the record of an earlier run."""
 
     path: Source
     sha256: str
@@ -229,7 +229,7 @@ def _batches(
             skip(error)
             continue
         waiting = [item.image for item in batch if item.record is None]
-        # Finished photos wait only behind photos that wait for their batch.
+        # A finished photo is held back only to keep the order.
         full = len(waiting) == size or sum(each.num_pixels for each in waiting) >= _PIXELS
         if full or not waiting:
             yield batch
@@ -256,7 +256,7 @@ def _infer(
 class Folder:
     """The results of a command in a folder.
 
-    A result is replaced in this order, so that a process may be killed at any moment:
+    A result is replaced in this order, so that the process may be killed at any time:
 
         new files, under temporary names
         NAME.json  <- a record without settings, which names the old and the new files
@@ -275,11 +275,11 @@ class Folder:
         self._settings = json.loads(json.dumps(dict(self.command.settings), default=str))  # noqa: TID251
 
     def files(self, name: str) -> list[str]:
-        """Return the files that a photo of this name gets, besides its record."""
+        """Return the files of a photo of this name, without its record."""
         return [ending.format(name) for ending in self.command.endings]
 
     def check(self, own: Mapping[Source, str]) -> None:
-        """Refuse to replace photos, and files that visattn did not write."""
+        """Raise an error if photos or files that visattn did not write would be replaced."""
         every = [file for name in own.values() for file in (*self.files(name), f"{name}.json")]
         shared = [INDEX, f"{self.command.name}.csv", *self.command.shared]
         check_no_overwrite(self.path, [*every, *shared], self.names)
@@ -289,7 +289,7 @@ class Folder:
         for path, name in own.items():
             foreign |= self._foreign(path, name)
         if not any(map(read_record, _records(self.path))):
-            # In the text: a link would lead elsewhere, a folder that is missing nowhere.
+            # Normalized as text, without following links or needing the folder to exist.
             paths = {name: os.path.normpath(self.path / name) for name in shared}
             present = [name for name, path in paths.items() if os.path.lexists(path)]
             foreign |= dict.fromkeys(present, "the folder has no records of visattn")
@@ -301,7 +301,7 @@ class Folder:
             )
 
     def _foreign(self, path: Source, name: str) -> dict[str, str]:
-        """Return the files that the results of a photo may not replace, with the reason."""
+        """Return files that the results of a photo must not replace, with the reason."""
         file, expected = f"{name}.json", self.files(name)
         record = read_record(self.path / file)
         made = {"files": ()} if record is None else record[MADE]
@@ -317,7 +317,7 @@ class Folder:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Have a folder for what is not finished, as long as the context is open."""
+        """Create the folder, and a temporary one for unfinished files in the context."""
         create_folder(self.path)
         with temporary_folder(self.path / "visattn") as self._temporary:
             yield
@@ -327,7 +327,7 @@ class Folder:
         from visattn.images.reader import read_image
 
         name = self.names[path]
-        sha256 = _digest(path)  # before it is read: it may change at any time
+        sha256 = _digest(path)  # before the photo is read, since the file may change at any time
         record = None if self.replace else read_record(self.path / f"{name}.json")
         if record is not None:
             made = record[MADE]
@@ -338,7 +338,7 @@ class Folder:
         return Item(path, sha256, (self.command.read or read_image)(path))
 
     def finish(self, item: Item) -> tuple[Mapping[str, Any], str]:
-        """Draw and write a result, in a thread; return its record and what is missing."""
+        """Draw and write a result, in a thread; return its record and what it lacks."""
         if item.record is not None:
             return item.record, ""
         name = self.names[item.path]
@@ -376,7 +376,7 @@ class Folder:
             (self.path / target).unlink(missing_ok=True)
         last.replace(file)
         for parent in {(self.path / target).parent for target in new} | {file.parent}:
-            flush(parent)  # the names outlive a crash, too
+            flush(parent)  # so that the new names survive a crash
         return {**result.record, MADE: made}
 
     def _stage(self, content: bytes) -> Path:
@@ -387,9 +387,9 @@ class Folder:
 
 
 def read_record(file: Path) -> dict[str, Any] | None:
-    """Return the record of a result; None if the file holds none of visattn.
+    """Return the record of a result; None if the file is not a record of visattn.
 
-    Names of its files that lead out of its folder are none that visattn wrote.
+    A record that lists files outside of its folder was not written by visattn.
 
     Example:
         >>> read_record(Path("no_such_record.json")) is None
@@ -407,7 +407,7 @@ def read_record(file: Path) -> dict[str, Any] | None:
 
 
 def encode_figure(figure: Any, file: str) -> bytes:
-    """Return a figure of matplotlib as the content of a file, in the format of its name."""
+    """Return a matplotlib figure as file content, in the format of the file name."""
     from visattn.viz.figures import png
 
     if file.endswith(".png"):
@@ -428,7 +428,7 @@ def index_link(name: str) -> str:
 
 
 def _digest(path: Source) -> str:
-    """Return the digest of a photo; "" if it cannot be read, which its reader reports."""
+    """Return the digest of a photo; "" if it cannot be read (its reader reports that)."""
     try:
         return file_digest(path)
     except (OSError, ValueError):
@@ -436,7 +436,7 @@ def _digest(path: Source) -> str:
 
 
 def _encode(record: Mapping[str, Any]) -> bytes:
-    """Return a record as JSON, which has no NaN: null stands for it."""
+    """Return a record as JSON, with null for NaN."""
     return json.dumps(_finite(record), allow_nan=False).encode() + b"\n"
 
 
@@ -449,9 +449,9 @@ def _finite(value: Any) -> Any:
 
 
 def write_index(folder: Path, command: Command) -> None:
-    """Write the table of all results of a command in a folder, and their index.
+    """Write the table and the index of all results of a command in a folder.
 
-    Both are made anew from the records, also those of other commands that share the work.
+    Both are built from all records, including those of other processes (`--shard`).
     """
     from visattn.viz.html.index_page import index_page
 
@@ -460,7 +460,7 @@ def write_index(folder: Path, command: Command) -> None:
     rows: list[Mapping[str, object]] = []
     for record in finished_records(folder, command.name):
         made = record[MADE]
-        if not (folder / made["files"][0]).exists():  # removed since
+        if not (folder / made["files"][0]).exists():  # removed in the meantime
             continue
         rows += ({"photo": made["photo"], **row} for row in made["table"])
         thumbnail = made["card"]["thumbnail"] if len(cards) < _THUMBNAILS else ""
@@ -508,7 +508,7 @@ def finished_records(folder: Path, command: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _records(folder: Path) -> Iterator[Path]:
-    """Yield the JSON files of a folder, and of those below that have no index of their own."""
+    """Yield the JSON files of a folder and of its subfolders without an index."""
     for parent, folders, files in os.walk(folder):
         folders[:] = [each for each in folders if not Path(parent, each, INDEX).exists()]
         folders.sort()

@@ -1,4 +1,4 @@
-"""Option `--model`: one name for every model, and what identifies it in records."""
+"""Option `--model`: loads a model by name, with the values that identify it in records."""
 
 import hashlib
 import re
@@ -24,12 +24,12 @@ from visattn.io.safe_text import (
 )
 from visattn.models.model_files import bundled_models, find_model
 
-if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from torch import nn
 
     from visattn.pipelines.explainer import Explainer
 
-# As in "0, cat" or "0 cat", which would become names with numbers in them.
+# "0, cat" and "0 cat": the number would become part of the name.
 _NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
 ModelT = TypeVar("ModelT", bound="nn.Module")
@@ -42,7 +42,7 @@ DEFAULTS = {
     "detect": "scenes_detr",
     "segment": "scenes_unet",
 }
-"""What commands use without --model: a model that comes with visattn, else a config to train."""
+"""Default models of the commands: a bundled model, or the config that trains one."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ class ModelOptions:
     device: str = "cpu"
 
     def named(self, command: str) -> Self:
-        """Return these options with the default model of a command, if none is named.
+        """Return these options, with the default model of a command if `model` is empty.
 
         Raises:
-            ValueError: If no model that comes with visattn fits the command.
+            ValueError: If no bundled model fits the command.
         """
         default = DEFAULTS[command]
         if not self.model and default in bundled_models() and (others := cached_models()):
             print_message(
-                f"the model is {default}; --model also takes those in the caches of this machine: "
+                f"using {default}; other models on this machine, for --model: "
                 f"{format_names(others, 5)}"
             )
         if self.model or default in bundled_models():
@@ -83,16 +83,17 @@ class ModelOptions:
         )
 
     def load(self, kind: type[ModelT], noun: str, command: str) -> tuple[ModelT, dict[str, Any]]:
-        """Return the model on its device, and what identifies it by the content of its files.
+        """Return the model on its device, and values that identify it, with digests of its files.
 
         Args:
-            kind: Class of models that the command takes.
-            noun: What the command calls them, with its article.
-            command: Whose default model is used if none is named.
+            kind: Model class that the command supports.
+            noun: Name of these models in messages, with its article.
+            command: Command whose default model is used if `model` is empty.
 
         Raises:
             FileNotFoundError: If the file or run does not exist.
-            ValueError: If there is no model, it is of another kind, or the device is missing.
+            ValueError: If there is no model, it is of another class, or the device is not
+                available.
         """
         if not self.model:
             return self.named(command).load(kind, noun, command)
@@ -109,7 +110,7 @@ class ModelOptions:
 
         Raises:
             FileNotFoundError: If the file or run does not exist.
-            ValueError: If there is no model, or it is no captioner.
+            ValueError: If there is no model, or it is not a captioner.
         """
         from visattn.models.captioning.captioner import Captioner
 
@@ -167,7 +168,7 @@ class BuildOptions(ModelOptions):
     def explainer(
         self, *, text: Sequence[str], resize_mode: Any, dense: bool
     ) -> "tuple[Explainer, dict[str, Any]]":
-        """Return the model on its device, to be explained, and what identifies it.
+        """Return an explainer of the model on its device, and values that identify the model.
 
         Args:
             text: Texts to compare photos with.
@@ -183,7 +184,7 @@ class BuildOptions(ModelOptions):
         from visattn.models.captioning.captioner import Captioner
         from visattn.pipelines.explainer import Explainer
 
-        torch.manual_seed(0)  # random weights are the same in every run
+        torch.manual_seed(0)  # equal random weights in every run
         kwargs: dict[str, Any] = dict(map(parse_value, self.model_args))
         of_library = self.model.startswith(("timm:", "torchvision:"))
         pretrained = bool(kwargs.pop("pretrained", of_library and self.weights is None))
@@ -215,7 +216,7 @@ class BuildOptions(ModelOptions):
 
 
 def cached_models() -> list[str]:
-    """Return what `--model` finds in the local caches of timm, torchvision and transformers."""
+    """Return names for `--model` of models in the caches of timm, torchvision, Hugging Face."""
     import torch
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -231,7 +232,7 @@ def cached_models() -> list[str]:
 
 
 def parse_value(text: str) -> tuple[str, Any]:
-    """Return name and value of NAME=VALUE; a value is one of JSON, a list with commas, or a text.
+    """Return name and value of NAME=VALUE; the value is JSON, a comma-separated list, or a text.
 
     Raises:
         ValueError: If the name is missing.
@@ -284,7 +285,7 @@ def move_to_device(model: "nn.Module", device: str) -> None:
         model.eval().to(target)
     except (RuntimeError, AssertionError, ImportError) as error:  # torch asserts CUDA support
         reason = str(error).splitlines()[0]
-        if "Expected one of" in reason:  # followed by every backend torch has ever had
+        if "Expected one of" in reason:  # followed by a long list of backends
             reason = "expected cpu, cuda, cuda:N or mps"
         raise ValueError(f"--device {device:.40} is not available: {reason:.200}") from error
 
@@ -293,7 +294,7 @@ def read_class_names(file: Path) -> "list[str] | dict[str, str]":
     """Return class names from a file.
 
     Args:
-        file: One name per line; or JSON, a list of names or an object from numbers to names.
+        file: One name per line, a JSON list of names, or a JSON object from numbers to names.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -334,8 +335,8 @@ def weights_origin(weights: str) -> str | dict[str, str]:
         weights: As `Loaded.weights` names them.
 
     Returns:
-        `random` or `pretrained`; for a file, a folder, a model that comes with visattn or one of
-        the hub its name and digests of its content.
+        `random` or `pretrained`; for a file, a folder, a bundled model or a model of the hub, its
+        name and digests of its content.
 
     Raises:
         OSError: If the file cannot be read.
@@ -367,10 +368,10 @@ def weights_origin(weights: str) -> str | dict[str, str]:
 
 
 def user_code_digest(model: str) -> str:
-    """Return a digest of the user code that builds a model, and of the modules beside it.
+    """Return a digest of the user code that builds a model, and of the modules it imports.
 
-    Of modules in the folder of the code, or in its package, those count that are loaded: call it
-    when the model was built.
+    Loaded modules in the folder of the code, or in its package, are included: call it after the
+        model was built.
 
     Args:
         model: Value of `--model`, such as `my_net.py:Net`; "" is returned for library models.

@@ -28,7 +28,7 @@ from visattn.commands.loop import (
 from visattn.commands.model import BuildOptions, parse_value
 from visattn.images.formats import MAX_PIXELS
 
-if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from torch import Tensor
 
     from visattn.geometry.affine import Box, Geometry
@@ -102,7 +102,7 @@ def overlay(
     from visattn.images.formats import is_video
     from visattn.viz.heatmap import colormap_lut
 
-    colormap_lut(colormap)  # refuses an unknown name before maps are computed
+    colormap_lut(colormap)  # fail on an unknown name before maps are computed
     model = model.named("overlay")
     dense = _dense_target(at, target)
     explainer, made = model.explainer(text=text, resize_mode=resize_mode, dense=dense is not None)
@@ -144,12 +144,12 @@ def overlay(
         "overlay", "Overlays", settings, runner.infer, runner.draw, endings, read,
         classes=runner.subject.class_names or (),
     )  # fmt: skip
-    slow = dense is not None or any(map(_is_slow, chosen))  # they fill the device with one photo
+    slow = dense is not None or any(map(_is_slow, chosen))  # one photo fills the device
     return run(command, photos, loop, batch_size=1 if slow else batch_size)
 
 
 class _Map(NamedTuple):
-    """A map of every photo: a method with its arguments, and a class or text of several."""
+    """A kind of map: a method with its arguments, and the class or text it explains."""
 
     key: str
     method: str
@@ -214,10 +214,10 @@ def _is_slow(spec: _Map) -> bool:
 
 
 def _dense_target(at: str, target: Sequence[str]) -> Any:
-    """Return what `--at` says; None for a class of the whole photo.
+    """Parse `--at`; None for a class of the whole photo.
 
     Raises:
-        ValueError: If it is malformed, or names a region without its class.
+        ValueError: If it is malformed, or is a region without a class.
     """
     if not at:
         return None
@@ -253,7 +253,7 @@ def _class(text: str) -> int | str:
 
 
 class _Explained(NamedTuple):
-    """What the model gives for a photo."""
+    """What the model computed for a photo."""
 
     maps: "Sequence[AttentionMap]"
     best: Sequence[tuple[str | int, float]]
@@ -337,7 +337,7 @@ class _Runner:
     def _rows(
         self, batch: "PreparedImages", best: Sequence[Sequence[tuple[int, float]]]
     ) -> Iterator[list["AttentionMap"]]:
-        """Yield the map of each photo, for each of `maps`; an empty one where a method fails."""
+        """For each of `maps`, yield the map of each photo; it is empty where the method fails."""
         failures: list[Exception] = []
         for spec in self.maps:
             target: Any = self.dense
@@ -380,7 +380,7 @@ class _Runner:
             values[spec.key] = made.values.numpy()
             boxes = made.boxes() if drawing.boxes and not made.info.empty else None
             described = made.to_dict()
-            del described["values"]  # they are in the arrays
+            del described["values"]  # stored in the .npz file
             records.append({"key": spec.key, **described, "scale": scale.to_dict()})
             if boxes is not None:
                 records[-1]["boxes"] = boxes.to_dict()
@@ -425,7 +425,7 @@ class _Runner:
         )
 
     def _compared(self, spec: _Map, maps: "Sequence[AttentionMap]") -> "list[AttentionMap]":
-        """Return the maps that share the scale of one: those of all texts of a method."""
+        """Return the maps that share a color scale: those of all texts of a method."""
         several = self.explainer.text is not None
         return [
             made
@@ -435,7 +435,7 @@ class _Runner:
 
 
 def _failed(place: "Geometry", spec: _Map, error: Exception) -> "AttentionMap":
-    """Return an empty map whose info holds the reason of the failure."""
+    """Return an empty map whose info has the reason for the failure."""
     import torch
 
     from visattn.attribution.methods import METHODS
@@ -453,7 +453,7 @@ def _row(
     scale: "MapScale",
     best: Sequence[tuple[str | int, float]],
 ) -> dict[str, Any]:
-    """Return a row of the table: what is explained, where the peak lies, what the colors show."""
+    """Return a row of the table: the explained class, the position of the peak, the color range."""
     info, place = made.info, cast("Geometry", made.input_geometry)
     (left, top, right, bottom), (height, width) = place.region, place.image_size
     x, y = (None, None) if info.empty else _peak(made.values, cast("Geometry", made.geometry))
@@ -480,7 +480,7 @@ def _row(
 
 
 def _share(made: "AttentionMap", box: "Box") -> float:
-    """Return the share of a map, without its negative values, that lies in a box of the photo."""
+    """Return the share of the positive values of a map that is in a box of the photo."""
     import torch
 
     from visattn.metrics.localization import energy_pointing_game
@@ -493,7 +493,7 @@ def _share(made: "AttentionMap", box: "Box") -> float:
 
 
 def _peak(values: "Tensor", geometry: "Geometry") -> tuple[float, float]:
-    """Return the center of the highest cell on the photo; cells in the padding do not count."""
+    """Return the center of the highest cell that is not in the padding, in pixels of the photo."""
     import torch
 
     values = values.flatten(0, -3).amax(0) if values.ndim > 2 else values

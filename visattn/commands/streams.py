@@ -58,7 +58,7 @@ def print_lines(lines: Iterable[str], *, keep: str = "") -> None:
 
 
 def print_where(file: object) -> None:
-    """Print on stderr which file shows the results.
+    """Print on stderr which file to open.
 
     Args:
         file: A page, an image or a movie.
@@ -68,16 +68,16 @@ def print_where(file: object) -> None:
 
 
 def prepare_streams() -> None:
-    """Open closed standard streams on the null device, and let them encode any text.
+    """Open closed standard streams on the null device, and make all streams encode any text.
 
-    The descriptor of a closed stream would be given to the next file that is opened, and
-    libraries would print into this file.
+    Otherwise the next opened file would get the descriptor of a closed stream, and libraries would
+    print into that file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -87,7 +87,7 @@ def prepare_streams() -> None:
 
 
 class Activity:
-    """What a command is doing now, on the last line of the terminal.
+    """Current activity of a command, on the last line of the terminal.
 
     Args:
         text: What it does.
@@ -104,7 +104,7 @@ class Activity:
         self.add("")
 
     def add(self, note: str) -> None:
-        """Show a note beside the text, such as the state of a download."""
+        """Show a note after the text, such as the progress of a download."""
         if self._bar is not None:
             progress, task = self._bar
             shown = terminal_text(f"{self._text}  {note}".strip())
@@ -119,13 +119,13 @@ class Activity:
 
 @contextmanager
 def activity(text: str, total: int | None = None) -> Iterator[Activity]:
-    """Show what a command is doing, as long as the context is open, if stderr is a terminal.
+    """Show the activity of a command while the context is open, if stderr is a terminal.
 
-    Rows and messages that are printed meanwhile appear above.
+    Rows and messages that are printed in the meantime appear above it.
 
     Args:
         text: What it does.
-        total: Number of items, for a bar; None for none.
+        total: Number of items, for a progress bar; None for no bar.
 
     Example:
         >>> with activity("reading", 3) as reading:
@@ -140,8 +140,8 @@ def activity(text: str, total: int | None = None) -> Iterator[Activity]:
     columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
     if total is not None:
         columns += [BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}")]
-    # On the stream of the rows, if that is a terminal, too: rich redraws the line below what it
-    # prints there. Lines are left to the terminal to wrap, so that a path can be copied from it.
+    # On stdout if that is a terminal too, since rich redraws the line below the rows it prints
+    # there. The terminal wraps long lines, so that paths can be copied.
     rows_appear = sys.stdout.isatty()
     console = Console(file=sys.stdout if rows_appear else sys.stderr, soft_wrap=True)
     with (
@@ -159,9 +159,9 @@ def activity(text: str, total: int | None = None) -> Iterator[Activity]:
 
 
 class _AboveLine(io.TextIOBase):
-    """A stream of the terminal on which an activity is shown: lines appear above its line.
+    """A terminal stream that prints lines above the line of the activity.
 
-    A line that is rewritten again and again, as libraries show downloads, appears within it.
+    A line that is rewritten repeatedly, such as a download's progress bar, appears in that line.
     """
 
     def __init__(self, stream: TextIO, console: "Console", shown: Activity) -> None:

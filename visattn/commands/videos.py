@@ -8,12 +8,12 @@ from visattn.commands.loop import Command, Made
 from visattn.io.atomic import temporary_folder
 from visattn.io.sources import Source
 
-if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.explainer import Explainer
 
 Movie = tuple[int, list[bytes]]
-"""Number of frames, and the MP4 and its sheet."""
+"""Number of frames, and the contents of the MP4 and the contact sheet."""
 
 
 def video_command(
@@ -44,7 +44,7 @@ def video_command(
     from visattn.viz.html.index_page import thumbnail
 
     def read(path: Source) -> LoadedImage:
-        """Return the first frame; the others are read when their maps are computed."""
+        """Return the first frame; the others are read when maps are computed."""
         return LoadedImage(next(read_frames(str(path))), str(path))
 
     def movie(path: str, spec: Any) -> Movie:

@@ -66,7 +66,7 @@ def score_captions(
 
 
 def _check_output(out: Path, *inputs: Path) -> Path:
-    """Return where `--out` is written, after checking that it can be and replaces no input."""
+    """Return the path of `--out` after checking that it is writable and replaces no input."""
     out = out.resolve()  # a link is kept, its target is written
     if out in [path.resolve() for path in inputs]:
         raise ValueError(f"--out {out} would replace an input file; choose another file")
@@ -103,10 +103,10 @@ def _read_pairs(
 
 
 def _read_folder(folder: Path) -> dict[str, str]:
-    """Return the captions in the records of a folder of `visattn caption --out`, by their photos.
+    """Return the captions in the output folder of `visattn caption`, by photo.
 
     Raises:
-        ValueError: If it holds none.
+        ValueError: If it has none.
     """
     records = finished_records(folder, "caption")
     captions = {str(record[MADE]["photo"]): record["caption"] for record in records}
@@ -170,7 +170,7 @@ def match_captions(
     """Return captions and references of the same images.
 
     Names match without folder, without suffix, or, for COCO, by the number at the end of the name;
-    a name that could be several images matches none.
+    a name that fits several images matches none.
 
     Args:
         captions: Captions by image name.
@@ -227,7 +227,7 @@ def _ids_by_name(entries: "Sequence[CaptionEntry]") -> dict[str, str]:
 
 
 def _aliases(name: str) -> Iterator[str]:
-    """Yield the names by which an image may be called, the longest first."""
+    """Yield the names that may refer to an image, the longest first."""
     yield name
     file_name = name.replace("\\", "/").rpartition("/")[2]
     yield file_name

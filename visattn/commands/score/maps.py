@@ -24,15 +24,15 @@ from visattn.commands.model import BuildOptions
 from visattn.commands.streams import print_lines, print_where
 from visattn.io.atomic import atomic_write
 
-if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from visattn.data.regions.annotations import AnnotatedImage
     from visattn.images.reader import LoadedImage
     from visattn.io.sources import Source
     from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 
-_TOLERANCE = 15  # pixels around an object in which the pointing game hits it, as in its paper
+_TOLERANCE = 15  # pixels around an object that count as hits in the pointing game, as in the paper
 Row = Mapping[str, Any]
-"""Scores of one map, with what it shows."""
+"""Scores of one map, with the method and object they belong to."""
 
 
 def score_maps(
@@ -142,7 +142,7 @@ def score_maps(
 
 @dataclass
 class _Scorer:
-    """Scores the maps of photos, one at a time, so that resuming is exact."""
+    """Scores the maps of photos, one photo at a time, so that a resumed run gives equal scores."""
 
     evaluator: "MapEvaluator"
     methods: Sequence[str]

@@ -133,7 +133,7 @@ def _means(rows: Sequence[Row]) -> dict[str, float]:
         elif name == "enrichment":
             values = []
             if "area" in rows[0]:
-                # A ratio of means: the smallest objects would dominate a mean of ratios.
+                # A ratio of means, since the smallest objects would dominate a mean of ratios.
                 means[name] = means["energy"] / fmean(row["area"] for row in rows)
         else:
             values = [row[name] for row in rows if row.get(name) is not None]
@@ -215,7 +215,7 @@ def _describe_counts(rows: Sequence[Row], settings: Mapping[str, Any]) -> str:
 
 
 def _describe(rows: Sequence[Row]) -> str:
-    """Return the numbers of different maps, categories and images."""
+    """Return how many distinct maps, categories and images there are."""
     pairs = {(row["image"], row["category"]) for row in rows}
     images = len({image for image, _ in pairs})
     categories = len({category for _, category in pairs if category})
