@@ -127,5 +127,5 @@ def test_models_of_scenes_say_so_when_they_get_a_photo(
     for _ in range(2):  # once
         run(model, va.sample_photos()[:2])
     assert capsys.readouterr().err == (
-        f"visattn: {name} knows synthetic scenes only: its output for photos is meaningless\n"
+        f"visattn: {name} knows only synthetic scenes: its output for photos is meaningless\n"
     )

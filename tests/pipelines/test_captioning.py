@@ -160,7 +160,7 @@ def test_overlay_refuses_maps_that_do_not_fit(model: ShowAttendTell) -> None:
     (result,) = caption(model, pixels, max_length=3)
     with pytest.raises(ValueError, match=r"draws one map, got .*; select one: maps\[0\]"):
         overlay(pixels, result.maps)
-    with pytest.raises(ValueError, match=r"lies on an image of \(53, 83\) .* has \(54, 83\)"):
+    with pytest.raises(ValueError, match=r"belongs to an image of \(53, 83\) .* has \(54, 83\)"):
         overlay(noise(54, 83), result.maps[0])
     unplaced = AttentionMap(torch.eye(3), "here", "gate")
     with pytest.raises(ValueError, match="here has none; call with_geometry"):

@@ -154,7 +154,7 @@ def test_an_empty_map_does_not_fail_its_batch(capsys: pytest.CaptureFixture[str]
     assert va.figure(maps, [photo(), photo()]).axes
     nn.init.constant_(model.fc.weight, torch.nan)
     [undefined] = explain(model, photo(), "gradcam", 0)
-    assert undefined.info.empty == "the map holds NaN or infinity"
+    assert undefined.info.empty == "the map has NaN or infinity"
 
 
 class Flat(nn.Module):

@@ -19,7 +19,7 @@ from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
 from visattn.results.values import Answer
 
-_STRANGE = 1 / 3  # share of unknown words from which on a question is of another kind
+_STRANGE = 1 / 3  # share of unknown words above which an answer is reported as a guess
 
 
 @torch.no_grad()
@@ -114,12 +114,12 @@ def ask(
 def check_question(
     question: str, vocabulary: Vocabulary, beginnings: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Check that a model can read a question; return notes on what its training did not have.
+    """Check that a model can read a question; return notes on words that its training lacked.
 
-    `beginnings` are the first two words of the questions of its training; empty if unknown.
+    `beginnings` are the first two words of its training questions; empty if unknown.
 
     Raises:
-        ValueError: If it has no words, or none that are known.
+        ValueError: If it has no words, or only unknown ones.
 
     Example:
         >>> vocabulary = Vocabulary.from_captions(["what color is the ring"])
@@ -133,13 +133,13 @@ def check_question(
     shown = truncate_text(question, 80)
     if not words:
         raise ValueError(f"a question must have at least one word, got {shown!r}")
-    # Behind the special tokens, such as <pad>.
+    # Without the special tokens, such as <pad>.
     known = sorted(vocabulary.words[4:])
     unknown = [word for word in dict.fromkeys(words) if word not in known]
     if len(unknown) == len(set(words)):
         raise ValueError(
             f"the model knows none of the words of {shown!r}; its words are "
-            f"{format_names(known, 12)}: ask in the words and the language of its training"
+            f"{format_names(known, 12)}: ask in the language of its training"
         )
     notes = [
         f"the model does not know the word {word!r}: "
@@ -149,11 +149,11 @@ def check_question(
     if len(unknown) >= _STRANGE * len(set(words)):
         notes.append(
             f"the model knows only {len(set(words)) - len(unknown)} of the {len(set(words))} "
-            "words: it was not trained on such questions, and its answer is a guess"
+            "words: it was not trained on such questions, so its answer is a guess"
         )
     elif beginnings and (beginning := " ".join(words[:2])) not in beginnings:
         notes.append(
-            f"no question of the training begins with {beginning!r}, and the answer is a guess: "
+            f"no training question begins with {beginning!r}, so the answer is a guess: "
             f"they begin with {format_names(sorted(beginnings), 12)}"
         )
     return tuple(notes)

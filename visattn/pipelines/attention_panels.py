@@ -36,7 +36,7 @@ class AttentionPanels:
         folder: Folder of the panels, one for each step inside it.
         method: Method of `visattn.explain`, the same for all images.
         target: Class to explain; None explains the predicted class of each step.
-        every_n_steps: Steps between two drawings.
+        every_n_steps: Number of steps between panels.
         options: Further arguments of `visattn.explain`: `transform`, `input_size`, `class_names`,
             `layers` and others.
 
@@ -79,15 +79,14 @@ class AttentionPanels:
         """Draw the maps of all images, write them to `FOLDER/step-0000500/`, and return them.
 
         Args:
-            model: The model, in any mode; also under `torch.inference_mode`. It is returned as it
-                was.
+            model: The model, in any mode; also under `torch.inference_mode`. Its mode is restored.
             step: Number of optimizer steps.
 
         Raises:
             OSError: If a file cannot be written.
             ValueError: If the method does not fit the model.
         """
-        # A trainer may call this under inference_mode; most methods need gradients.
+        # Trainers may call this under inference_mode, but most methods need gradients.
         with torch.inference_mode(mode=False), torch.enable_grad():
             maps = explain(model, self.images, self.method, self.target, **self.options)
         folder = self.folder / f"step-{step:07}"

@@ -1,4 +1,4 @@
-"""Grids of an attribution method as maps, placed on the photos, with what they explain."""
+"""From the grids of an attribution method to maps with geometry and info."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from visattn.recording.subject import Subject, read_by_target
 from visattn.results.attention_map import AttentionMap, empty_map_reason, map_note
 from visattn.results.info import MapInfo
 
-_OWN_KINDS = ("thing", "function")  # may read other tokens than the scores, if these are not all
+_OWN_KINDS = ("thing", "function")  # may depend on other tokens than the class scores do
 
 
 def compute_maps(
@@ -62,7 +62,7 @@ def compute_maps(
     common = _common_info(subject, batch, method, options, score, feature)
     site = method.name if common.layer is None else str(common.layer)
     geometries, margin = batch.geometries, (0, 0)
-    # Detectors of torchvision resize and pad images themselves: their features lie on that canvas.
+    # Detectors of torchvision resize and pad images themselves; their features cover that canvas.
     if method.needs == "features" and subject.info.resizes_images:
         canvas = internal_geometry(subject.model, (batch.inputs.shape[2], batch.inputs.shape[3]))
         geometries = tuple(each.then(canvas) for each in geometries)
@@ -118,7 +118,7 @@ def _common_info(
 
 
 def _layers_behind(subject: Subject, site: str) -> str:
-    """Return which layer of how many a default map shows if later ones cannot be recorded."""
+    """Return a note on which layer a default map shows if later ones cannot be recorded."""
     info = subject.info
     if not info.attention_layers or site != info.attention_layers[-1].site:
         return ""
@@ -134,7 +134,7 @@ def _layers_behind(subject: Subject, site: str) -> str:
 
 
 def report_empty(empty: Sequence[AttentionMap], count: int, method: str) -> None:
-    """Print how many of the maps of a method are empty, and the reason of the first, on stderr."""
+    """Print on stderr how many maps of a method are empty, with the reason of the first."""
     info = empty[0].info
     which = f"; the first, {info.image}" if info.image else ""
     print_message(
@@ -144,7 +144,7 @@ def report_empty(empty: Sequence[AttentionMap], count: int, method: str) -> None
 
 
 def stack_texts(maps: Sequence[AttentionMap], texts: Sequence[str]) -> AttentionMap:
-    """Return the maps of several texts of an image as one `[t, y, x]`, labeled by these.
+    """Return the maps of several texts for an image as one `[t, y, x]`, labeled by the texts.
 
     Example:
         >>> maps = [AttentionMap(torch.full((2, 3), value), "legrad", "gradient")

@@ -34,7 +34,7 @@ def explain_captions(
 ) -> list[Caption]:
     """Return captions, and their alternatives, with the maps of another method.
 
-    Their gates stay those of the attention.
+    Their gates are kept.
 
     Args:
         model: Captioner.
@@ -92,7 +92,7 @@ def _explained(
     info = replace(result.maps.info, method=method, quantity=WORD_QUANTITIES.get(method, ""))
     more: dict[str, Any] = {}
     if method != "attention":
-        # Gradients of a sure word are small: each map sums to 1, so that all words share one scale.
+        # Gradients of a confident word are small, so each map is normalized to a sum of 1.
         sums = values.sum((-2, -1), keepdim=True)
         values = values / sums.masked_fill(sums <= 0, 1.0)
         info = info | MapInfo(more={"scale": "each map sums to 1"})
@@ -101,7 +101,7 @@ def _explained(
     return replace(result, maps=replace(result.maps, values=values, info=info, **place, **more))
 
 
-_BATCH = 32  # images with a hidden window in one forward pass
+_BATCH = 32  # occluded images per forward pass
 
 
 def captioner_run(
@@ -112,7 +112,7 @@ def captioner_run(
     The words are token ids without start and end; the model is in evaluation mode.
 
     Raises:
-        ValueError: If the model samples the place of each word.
+        ValueError: If the model samples the position of each word.
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
@@ -162,8 +162,8 @@ def occlude_words(
 ) -> Float[Tensor, "t gy gx"]:
     """Return the mean decrease of each word's log-probability over the windows on a cell.
 
-    The windows have the mean color and slide by one cell of the feature grid. Where hiding raises
-    the log-probability the map is 0.
+    The windows have the mean color and slide by one cell of the feature grid. The map is 0 where
+    occlusion raises the log-probability.
 
     Raises:
         ValueError: If the window has no cell.
@@ -219,12 +219,12 @@ def _stored(model: Captioner) -> Iterator[tuple[dict[str, list[Tensor]], list[Te
 
     def storing(name: str) -> Any:
         def store(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-            if not output.requires_grad:  # a place that was selected, without a gradient
+            if not output.requires_grad:  # hard attention: a selected position, without a gradient
                 output = output.detach().requires_grad_()
             heads = output.shape[1] if output.ndim == 4 else 1
             node = output.reshape(heads, -1, output.shape[-1])
             weights.setdefault(name, []).append(node)
-            return node.view(output.shape)  # the decoder goes on from the stored weights
+            return node.view(output.shape)  # the decoder continues from the stored weights
 
         return store
 

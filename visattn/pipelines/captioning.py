@@ -58,7 +58,7 @@ def caption(
 ) -> list[Caption]:
     """Caption images by beam search, with the attention map of each word.
 
-    Vision-language models of transformers are captioned by their own `generate`, as described in
+    Vision-language models of transformers use their own `generate`, as described in
     `caption_with_transformers`.
 
     The training mode of the model and the random state are restored.
@@ -72,28 +72,28 @@ def caption(
         beam_size: Number of beams.
         num_captions: Captions per image; those after the first are its `alternatives`.
         max_length: Maximum number of words, by default 30; for models of transformers the option of
-            `generate`, which counts the prompt.
+            `generate`, which includes the prompt.
         min_length: Minimum number of words.
         length_penalty: Exponent of the length penalty, by default 0.7; 0 compares
             log-probabilities. For models of transformers the option of `generate`.
         resize_mode: How images get the shape of the input: central `crop`, `squash` or `pad`; by
             default as in the training of `photo-captioner`, and `crop` for other models.
-        batch_size: Images per batch; by default 16; models of transformers get one after the other.
-        places: How hard attention selects the place of each word: the most probable one
+        batch_size: Images per batch; by default 16; models of transformers caption one at a time.
+        places: How hard attention selects the position of each word: the most probable one
             (`argmax`), a sampled one (`sample`) or the expectation over all (`expectation`); by
             default as the model is configured. Only for models with hard attention.
-        seed: Seed of sampled places (32 bits). They do not depend on the batch of the image.
-        method: What the maps of words are: `attention`; `gradient_attention`, attention times the
-            gradient of the word's log-probability; `occlusion`; and of captioners of visattn
-            `relevance`, the second through all layers of the decoder; `gradient_embedding`, the
-            product of features and gradient; `gradcam`.
+        seed: Seed of sampled positions (32 bits), which do not depend on the batch of the image.
+        method: How the maps of words are computed: `attention`; `gradient_attention`, attention
+            times the gradient of the word's log-probability; `occlusion`; and, for captioners of
+            visattn, `relevance`, the second through all layers of the decoder;
+            `gradient_embedding`, the product of features and gradient; `gradcam`.
         layers: For the first two: index or indices of layers that attend to the image, whose mean
             is taken.
         heads: For the first two: index or indices of heads.
         window_cells: For occlusion by a captioner of visattn: side of the window in cells of the
             feature grid; by default 2.
         processor: For models of transformers: the processor, or a pair of image processor and
-            tokenizer; by default that which the model was loaded with.
+            tokenizer; by default the one that the model was loaded with.
         prompt: For models of transformers: an instruction, the beginning of the caption, or chat
             messages; or a list of them, one per photo.
         generate_kwargs: For models of transformers: options of `generate` (`max_new_tokens`,
@@ -172,7 +172,7 @@ def caption(
     with eval_mode(model), _selected_places(model, places) as used, random_state, strides as seen:
         more = {"beam_size": beam_size, "resize_mode": resize_mode}
         info = MapInfo(model=type(model).__name__, places=used, more=more)
-        # Sampled places depend on the state of the generator, which each image therefore sets anew.
+        # Sampled positions depend on the random state, so it is seeded for each image.
         batch_size = 1 if used == "sample" else batch_size
         while batch := list(itertools.islice(inputs, batch_size)):
             if used == "sample":
@@ -202,7 +202,7 @@ def caption(
 
 
 def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) -> None:
-    """Refuse models that do not generate text, and arguments of captioners of visattn."""
+    """Check that a model generates text, and that no argument is for captioners of visattn."""
     name = type(model).__name__
     if not callable(getattr(model, "generate", None)):
         raise TypeError(
@@ -223,7 +223,7 @@ def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) 
 
 @contextmanager
 def _selected_places(model: Captioner, places: Places | None) -> Iterator[Places | Literal[""]]:
-    """Set how hard attention selects places, and give it; "" for other attention."""
+    """Set how hard attention selects positions, and yield that; "" for soft attention."""
     if model.places is None:
         if places is not None:
             raise ValueError(
@@ -254,7 +254,7 @@ def _captions(
     placed = geometry.inset(margin)
     for rank in range(output.tokens.shape[1]):
         if output.scores[image, rank] == -torch.inf:
-            break  # there are fewer captions of these lengths
+            break  # fewer captions of these lengths than beams
         at = (image, rank, slice(int(output.lengths[image, rank])))
         words = tuple(model.words[token] for token in output.tokens[at].tolist())
         weights = output.attention_steps.weights[at].float()  # bfloat16 under autocast
@@ -276,7 +276,7 @@ def _captions(
             )
         )
     if not captions:
-        raise ValueError("no caption of these lengths is possible: all words are banned")
+        raise ValueError("no caption of these lengths is possible with the allowed words")
     best, *others = captions
     return replace(best, alternatives=tuple(others), thumbnail=thumbnail)
 

@@ -1,4 +1,4 @@
-"""Detections of DETR, with what each query attended to."""
+"""Detections of DETR, with the attention of each query."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -19,14 +19,14 @@ from visattn.results.values import DetectedObject, Detections
 
 
 class DetectorAttention(NamedTuple):
-    """Predictions of a detector, with what each query attended to."""
+    """Predictions of a detector, with the attention of each query."""
 
     prediction: BoxPrediction
     """Of the last decoder layer."""
     maps: Float[Tensor, "b n y x"]
-    """Weight of each cell in the output of the cross-attention, mean over layers and heads."""
+    """Cross-attention to each cell, mean over layers and heads."""
     layers: tuple[int, ...]
-    """Decoder layers that attended."""
+    """Decoder layers whose attention was averaged."""
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def detector_attention(
 ) -> DetectorAttention:
     """Return the predictions of a detector and the cross-attention of its queries.
 
-    The model is in evaluation mode. Of several layers it is the mean.
+    The model must be in evaluation mode. Several layers are averaged.
 
     Raises:
         ValueError: If there is no such layer.
@@ -113,7 +113,7 @@ def detect(
             if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
                 raise ValueError("the model outputs NaN or infinity: its weights are damaged")
             boxes = geometry.boxes_to_image(predicted.boxes.double())
-            visible = (boxes[:, 2:] > boxes[:, :2]).all(1)  # not on the padding
+            visible = (boxes[:, 2:] > boxes[:, :2]).all(1)  # without boxes on the padding
             (kept,) = ((predicted.scores >= threshold) & visible).nonzero(as_tuple=True)
             objects = tuple(
                 DetectedObject(

@@ -1,6 +1,6 @@
 """Evaluation of attribution maps on annotated images: localization, faithfulness, sanity checks.
 
-What is asked of a map depends on what it explains:
+The criteria depend on what a map explains:
 
     class       lies on the objects of the category; its pixels decide the probability (insertion,
                 deletion, ROAD); it changes with the weights and with the class
@@ -39,18 +39,18 @@ from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, resample_to_input
 
-_DIFFICULT_AREA = 0.25  # of the image; larger objects are hit by a central map
+_DIFFICULT_AREA = 0.25  # share of the image; a centered map hits larger objects
 Region = tuple[Bool[Tensor, "y x"], Bool[Tensor, "y x"]]
 """Mask and boxes of the objects of a query."""
 
 
 @dataclass(frozen=True)
 class QueryObject:
-    """Objects of one category on an image, on which a map should lie.
+    """Objects of one category in an image, which a map should highlight.
 
     Args:
-        image: Image with its objects.
-        category: Their category; None for all objects and the predicted class.
+        image: Annotated image.
+        category: Category of the objects; None for all objects and the predicted class.
         classes: Class indices of the model that belong to the category.
     """
 
@@ -66,14 +66,14 @@ def build_queries(
     *,
     predicted: bool,
 ) -> tuple[list[QueryObject], dict[str, int]]:
-    """Return the objects to explain, and the number of images per category without a class.
+    """Return the objects to explain, and the number of images per category that has no class.
 
     Args:
         images: Images with their objects.
         class_names: Class names of the model; may be empty.
         num_classes: Number of its classes.
-        predicted: Whether to explain the predicted class, for which all objects count; otherwise
-            each category of an image is explained, if the model has a class of it.
+        predicted: Whether to explain the predicted class and count all objects; otherwise each
+            category in an image is explained, if the model has a class for it.
 
     Example:
         >>> from pathlib import Path
@@ -126,10 +126,10 @@ class MapEvaluator:
     schedule: PerturbationSchedule = field(default_factory=PerturbationSchedule)
 
     def check_methods(self, methods: Sequence[str]) -> None:
-        """Check that all methods exist and fit the model, before hours of scores.
+        """Check that all methods exist and fit the model, before hours of computation.
 
         Raises:
-            ValueError: If one does not, with the methods that do.
+            ValueError: If a method does not; the message lists those that do.
         """
         examples = {"class": None, "region": RegionTarget(0), "box": BoxTarget(None)}
         for name in methods:
@@ -141,7 +141,7 @@ class MapEvaluator:
     ) -> Iterator[dict[str, Any]]:
         """Yield the scores of each method on each query of an image.
 
-        An object that the model does not detect is `missed`, and has no scores.
+        An object that the model does not detect has `missed`, and no scores.
 
         Args:
             queries: Objects to explain.
@@ -177,7 +177,7 @@ class MapEvaluator:
         *,
         steps: int = 6,
     ) -> Iterator[dict[str, Any]]:
-        """Yield how much the maps of each method depend on the model and on the class.
+        """Yield how much the maps of each method depend on the weights and on the class.
 
         Args:
             queries: Objects to explain.
@@ -210,7 +210,7 @@ class MapEvaluator:
                 }
 
     def _shown(self, query: QueryObject) -> AnnotatedImage:
-        """Return the photo with only the objects that are explained."""
+        """Return the annotated image with only the objects that are explained."""
         image = query.image
         if query.category is None:
             return image
@@ -224,7 +224,7 @@ class MapEvaluator:
     def _target(
         self, query: QueryObject, shown: AnnotatedImage, batch: PreparedImages
     ) -> tuple[Any, dict[str, Any]]:
-        """Return what is explained of a query, and what the model predicts for it."""
+        """Return the target of a query, and what the model predicts for it."""
         if self.kind == "class":
             return self._class(query, batch)
         mask, boxes = shown.region_masks()
@@ -271,9 +271,9 @@ class MapEvaluator:
     def _faithfulness(
         self, inputs: Float[Tensor, "1 c y x"], label: int, query: QueryObject
     ) -> Callable[[AttentionMap], dict[str, float]]:
-        """Return the function from a map to faithfulness scores; of constant maps they say nothing.
+        """Return a function from a map to its faithfulness scores; constant maps get none.
 
-        What all methods share is computed once.
+        Computations that all methods share are done once.
         """
         size, seeds = (inputs.shape[2], inputs.shape[3]), [_seed(query)]
         with torch.no_grad():
@@ -310,9 +310,9 @@ class MapEvaluator:
     def _on_others(
         self, made: AttentionMap, query: QueryObject, shown: AnnotatedImage
     ) -> dict[str, float]:
-        """Return the scores of a map on the objects of other categories, without its own pixels.
+        """Return the scores of a map on objects of other categories, without the query's pixels.
 
-        A map that shows all objects alike has the same scores on these as on its own.
+        A map that highlights all objects equally scores the same on these as on its own.
         """
         others = [each for each in query.image.categories if each != query.category]
         masks = [query.image.region_masks(each)[0] & ~shown.region_masks()[0] for each in others]
@@ -330,14 +330,14 @@ class MapEvaluator:
 
 
 def _region(shown: AnnotatedImage, geometry: Geometry) -> Region | None:
-    """Return mask and boxes of the objects; None if they lie outside the input."""
+    """Return mask and boxes of the objects; None if they are outside the input."""
     mask, boxes = (torch.from_numpy(part) for part in shown.region_masks())
     ones = AttentionMap(torch.ones(1, 1), "input", "gradient", geometry)
     return (mask, boxes) if bool((mask & ones.resize_to_image().isfinite()).any()) else None
 
 
 def _seed(query: QueryObject) -> int:
-    """Return a seed that depends only on the query, not on its batch or the machine."""
+    """Return a seed that depends only on the query, not on the batch or the machine."""
     return zlib.crc32(f"{query.image.name}\n{query.category}".encode())
 
 
@@ -345,7 +345,7 @@ def _other_class(index: int, seed: int, num_classes: int) -> int:
     """Return a random class that is not the explained one."""
     generator = torch.Generator().manual_seed(seed)
     other = int(torch.randint(num_classes - 1, (), generator=generator))
-    return other + (other >= index)  # of 4 classes without class 1, 0 1 2 become 0 2 3
+    return other + (other >= index)  # of 4 classes without class 1: 0, 1, 2 become 0, 2, 3
 
 
 def _row(kind: str, query: QueryObject, method: str) -> dict[str, Any]:

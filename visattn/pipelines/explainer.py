@@ -49,7 +49,7 @@ from visattn.results.info import MapInfo
 from visattn.results.kinds import WordMethod
 
 Targets = int | str | Target | DenseTarget | Sequence[Any] | Tensor | None
-"""What `explain` takes: a target of all images, a list of them, or a list for each image."""
+"""Targets of `explain`: one for all images, a list for all images, or a list per image."""
 
 
 def explain(
@@ -81,7 +81,7 @@ def explain(
         model: Model to explain.
         images: One image or several: files, bytes, PIL images or arrays `[y, x, c]` of any size,
             with as many channels as the model takes; or folders, archives, tables and URLs, whose
-            photos are all explained. Or a tensor `[b, c, y, x]`, `[c, y, x]` or a list of these,
+            photos are all explained; or a tensor `[b, c, y, x]`, `[c, y, x]` or a list of these,
             which is passed to the model as it is, such as a batch of a DataLoader.
         method: Name of a method in `visattn.attribution.METHODS` in any spelling (`gradcam`,
             `Grad-CAM`), or a list of names. `auto` is rollout where the model has attention that
@@ -90,11 +90,11 @@ def explain(
             `QueryTarget` of a segmentation or detection model; or a function from the output of
             the model, whatever it is, to one number per image; None for the predicted class. A list
             of these is explained on every image; a list of lists has those of each image. A tensor
-            holds the class of each image.
+            has the class of each image.
         originals: The photos that tensors were made from, on which maps are then placed; without
             them, maps refer to the tensor.
         input_size: Height and width of the input, or both in one number; by default that of the
-            transform, or the one that the model states.
+            transform or of the model's configuration.
         class_names: Names of the classes, in their order or by index, of a model without names.
         transform: Preprocessing by steps of torchvision or timm, or an image processor of
             transformers; by default that of the model. With `originals`, the steps that led from
@@ -113,12 +113,11 @@ def explain(
         `maps[image]`, each a map `[y, x]`, or `[t, y, x]` for a list of texts. A list of methods or
         of targets adds an axis: `maps[image][method][target]`. A method that explains no class has
         the same map for all targets, computed once. `info` of a map holds method,
-        options, target (class index), class_name, score, probability, model, `layer`, `signed`; in
-        `info.more` stand `scores` (key of the class scores in the output; `assumed` if features
-        could be computed alike), the `run` of the layer if there are several, and `preprocessing`:
-        size, mean, std, and as `source` where these come from. A map that is zero everywhere or
-        not finite is returned, too: `info.empty` is the reason, and their number is reported on
-        stderr.
+        options, target (class index), class_name, score, probability, model, `layer`, `signed`;
+        `info.more` has `scores` (key of the class scores in the output; `assumed` if features could
+        look the same), the `run` of the layer if it is called several times, and `preprocessing`:
+        size, mean, std, and their `source`. Maps that are zero everywhere or not finite are
+        returned too: `info.empty` is the reason, and their number is reported on stderr.
 
     Raises:
         ImageError: If an image cannot be read.
@@ -160,8 +159,8 @@ def methods_for(
 
     Args:
         model: Model to explain.
-        input_size: Height and width of its input, or both in one number; None for what it states.
-        target: A function of the output, if one will be passed: then class scores are not needed.
+        input_size: Height and width of its input, or both in one number; None for the model's own.
+        target: A function of the output, if one will be passed; then class scores are not needed.
 
     Example:
         >>> from visattn.models import AttentionResNet
@@ -172,7 +171,7 @@ def methods_for(
 
 
 class Explainer:
-    """A model to be explained many times; it is analyzed once per image size.
+    """A model to explain repeatedly; it is analyzed once per image size.
 
     Args:
         model: A classifier of visattn, timm, torchvision or Hugging Face, or any other network; of
@@ -182,13 +181,14 @@ class Explainer:
         class_names: As for `explain`.
         transform: As for `explain`.
         resize_mode: As for `explain`.
-        dense: Whether a pixel, region, box, query or token is explained. The whole of each image is
-            then shown to the model: padded, or as it is to a detector that resizes images itself.
-            `explain` does so by itself for such a target.
+        dense: Whether a pixel, region, box, query or token is explained. The model then gets the
+            whole image: padded, or unchanged for a detector that resizes images itself. `explain`
+            does this automatically for such a target.
         text: As for `explain`.
         processor: As for `explain`.
         mean: Mean of each channel, or of all, that images are normalized with, in place of that of
-            the model; in the unit of their values, which of 8 and 16 bits are 0 to 1.
+            the model; in the unit of the pixel values, which are 0 to 1 for images of 8 and 16
+            bits.
         std: Standard deviation of each channel, or of all; with `mean`.
 
     Raises:
@@ -239,7 +239,7 @@ class Explainer:
             self.model, own_transform, input_size, transform, resize_mode, mean, std
         )
         self._subjects: dict[Any, Subject] = {}
-        # By what it has, so that the models of visattn are not imported to explain others.
+        # By attributes, so that explaining other models does not import those of visattn.
         self._own = ["glimpses"] if hasattr(self.model, "glimpse_net") else []
         self._captions = hasattr(self.model, "teacher_force")
         if self._captions:
@@ -248,7 +248,7 @@ class Explainer:
     def analyze(self, batch: PreparedImages | None = None) -> Subject:
         """Return the model with its metadata, at the size of prepared images if there are any.
 
-        It is analyzed once for each size of its images. With `dense` it is not run for it.
+        It is analyzed once per image size; with `dense`, without running it.
 
         Raises:
             ValueError: If the model does not run on images of that size.
@@ -256,7 +256,7 @@ class Explainer:
         return self._subject(None if batch is None else batch.inputs, described=self.dense)
 
     def _subject(self, inputs: Tensor | None, *, described: bool) -> Subject:
-        """Return the model at the size of its inputs; it is not run if it is only described."""
+        """Return the model, analyzed for the size of the inputs; with `described`, not run."""
         made = self._preprocessing
         named = len(made.mean) if isinstance(made.mean, Sequence) else None
         size, channels = made.size, named
@@ -309,25 +309,25 @@ class Explainer:
         """Return the names of the methods that fit the model.
 
         Args:
-            target: What will be explained, as for `explain`.
+            target: As for `explain`.
         """
         if self._captions:
             return self._own
         return [*self._own, *supported_methods(self.analyze(), target)]
 
     def check(self, method: str, target: TargetLike = None, **method_args: Any) -> None:
-        """Refuse a method that does not fit the model, or arguments that it does not take.
+        """Check that a method fits the model and takes the arguments.
 
         Raises:
-            ValueError: With the reason and what fits.
+            ValueError: If not, with the reason and what fits.
         """
         self._checked(None, self._name(method), target, method_args)
 
     def _name(self, method: str) -> str:
-        """Return the name of a method that is given in any spelling.
+        """Return the name of a method from any spelling.
 
         Raises:
-            ValueError: If there is no such method, or it is one of other models.
+            ValueError: If there is no such method, or it is for other models.
         """
         known = self._own if self._captions else [*METHODS, *self._own]
         name = find_name(method, known)
@@ -348,7 +348,7 @@ class Explainer:
         """Return the model and the arguments of a method, after checking that they fit."""
         method, args = METHODS[name], dict(method_args)
         dense = isinstance(target, DenseTarget)
-        # A dense model is not probed, but for its attention.
+        # A dense model is probed only for its attention.
         described = (dense or self.dense) and method.needs != "tokens"
         subject = self._subject(None if batch is None else batch.inputs, described=described)
         known = method.default_kwargs
@@ -360,7 +360,7 @@ class Explainer:
             )
         if reason := method.supports(subject, target, args):
             of = f" with a {type(target).__name__}" if dense else ""
-            # of this size of images: the model may not run on another
+            # at this image size: the model may not run on another
             fitting = [*self._own, *supported_methods(subject, target)]
             raise ValueError(
                 f"{name} does not fit {subject.info.name}{of}: {reason}; supported methods: "
@@ -374,7 +374,7 @@ class Explainer:
         return subject, args
 
     def _layers(self, layers: Any, method: Method) -> Any:
-        """Return modules by their names; one layer by itself, as methods of one layer take it."""
+        """Replace modules by their names; methods of one layer get a single layer."""
         listed = list(layers) if is_list(layers) else [layers]
         names = [
             find_module_name(self.model, each) if isinstance(each, nn.Module) else each
@@ -422,7 +422,8 @@ class Explainer:
                 names = [chosen if name == "auto" else name for name in names]
             if dense or (len(listed) > 1 and not self.analyze(first).independent):
                 step = 1
-        # With several methods an argument is of those that have it, and an unknown one of all.
+        # With several methods, an argument goes to those that have it; one that none has is an
+        # error.
         known = {n: method_args if n in own else METHODS[n].default_kwargs for n in names}
         arguments = {
             name: {
@@ -479,7 +480,7 @@ class Explainer:
         targets: Sequence[Sequence[Any]],
         method_args: Mapping[str, Any],
     ) -> list[list[AttentionMap]]:
-        """Return for each prepared image a map of each of its targets, empty ones included.
+        """Return the maps of each prepared image, one per target, including empty ones.
 
         A method that explains no class computes one map per image.
         """
@@ -491,7 +492,7 @@ class Explainer:
             return [[made] * len(row) for made, row in zip(maps, targets, strict=True)]
         rows: list[list[AttentionMap]] = [[] for _ in targets]
         for position in range(max(map(len, targets))):
-            # classes of all images go together, as one class of each; other targets if they are one
+            # Class targets of all images form one batch; other targets only if they are the same.
             alike: dict[object, list[int]] = {}
             for image, row in enumerate(targets):
                 if position < len(row):
@@ -508,7 +509,7 @@ class Explainer:
         return rows
 
     def _default(self, batch: PreparedImages, target: Any, layers: Any) -> str:
-        """Return the method that is used if none is named."""
+        """Return the method for `auto`."""
         if isinstance(target, DenseTarget):
             return "attention" if isinstance(target, QueryTarget) else "gradcam"
         fitting = supported_methods(self.analyze(batch), target)
@@ -523,7 +524,7 @@ class Explainer:
         batch_size: int,
         method_args: Mapping[str, Any],
     ) -> list[AttentionMap]:
-        """Return the maps `[t, y, x]` of each image that its words or glimpses have."""
+        """Return the maps `[t, y, x]` of the words or glimpses of each image."""
         _refuse_arguments(method, target, *self._passed)
         options = dict(method_args)
         if self._preprocessing.resize_mode is not None:
@@ -553,7 +554,7 @@ def as_subject(
     class_names: ClassNames | None,
     channels: int | None,
 ) -> Subject:
-    """Return a model that is analyzed, once for as long as it stays as it is."""
+    """Return a model with its analysis, which is cached until the model changes."""
     state, known = _ANALYZED.get(model, (None, {}))
     known = known if state is not None and state == _state(model) else {}
     key = size, channels, repr(class_names)
@@ -567,26 +568,26 @@ def as_subject(
 
 
 _ANALYZED: WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = WeakKeyDictionary()
-"""What is known of the models that were explained; no reference to these, which would keep them."""
+"""Analyses of explained models; holds no references to the models, which would keep them alive."""
 
 
 _OF_ALL_MODULES = {*vars(nn.Module())}
 
 
 def _state(model: nn.Module) -> list[Any]:
-    """Return what tells whether a model changed: attributes of its modules, and its tensors."""
+    """Return a value that changes with the model: attributes of its modules, and its tensors."""
     parts = (each for module in model.modules() for each in (module, vars(module).get("config")))
     owners = {id(each): each for each in parts if hasattr(each, "__dict__")}
     attributes = [
         (name, value if isinstance(value, str | int | float) else id(value))
         for each in owners.values()
-        for name, value in [*vars(each).items()]  # threads may add to it
+        for name, value in [*vars(each).items()]  # other threads may add attributes
         if name not in _OF_ALL_MODULES
     ]
     tensors = [each for each in (*model.parameters(), *model.buffers()) if each.numel()]
-    if any(each.is_inference() for each in tensors):  # without versions
+    if any(each.is_inference() for each in tensors):  # inference tensors have no version counter
         return [object()]
-    # Writing to `.data` counts no version, but changes values.
+    # Writing to `.data` changes values without the version counter.
     written = ((id(each), each._version, each[(-1,) * each.ndim].item()) for each in tensors)  # noqa: SLF001
     return [*attributes, *written]
 
@@ -602,10 +603,10 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def targets_per_image(target: Targets, count: int) -> list[list[Any]]:
-    """Return the targets of each image: a list is for every image, a list of lists has theirs.
+    """Return the targets of each image: a list applies to all images, a list of lists has one each.
 
     Raises:
-        ValueError: If there is no target, or not a list for each image.
+        ValueError: If there is no target, or not one list per image.
 
     Example:
         >>> targets_per_image(["cat", "dog"], 2), targets_per_image([["cat"], ["dog"]], 2)

@@ -1,7 +1,7 @@
-"""Functions of a batch of columns, as Ray Data, `datasets.map` and Spark call them on workers.
+"""Functions on batches of columns for Ray Data, `datasets.map` and Spark.
 
-A function is made of plain values and pickled in under 1 kB; each worker loads the model when it
-gets its first batch:
+A function consists of plain values and pickles to under 1 kB; each worker loads the model for its
+first batch:
 
     "timm:resnet50", "gradcam" --pickled--> worker: load, explain --> a row per photo
 """
@@ -28,26 +28,25 @@ from visattn.results.captions import Caption
 class ImageFunction(ABC):
     """Base class of functions from a batch with a column of photos to a batch of results.
 
-    A batch maps names of columns to lists or arrays. The result has the other columns of the batch
-    and those of the result, of texts and numbers. A photo that cannot be read or explained has a
-    row with the reason in `error` (else ""), so that it does not end a job; a model or an option
-    that cannot be used is an error of the first batch.
+    A batch maps names of columns to lists or arrays. The output has the other columns of the batch
+    and the result columns, which are texts and numbers. A photo that cannot be read or explained
+    gets the reason in `error` (else ""), so that it does not end a job; an invalid model or option
+    raises an error on the first batch.
 
     Args:
-        model: Name of a model, as `load` takes it. A model in memory would be copied to all
-            workers.
+        model: Name of a model for `load`. A model in memory would be copied to all workers.
         image: Column of the photos: bytes, paths, URLs, arrays `[y, x, 3]`, PIL images, or cells
             with `bytes` as `datasets` stores them. Paths are those of the worker.
         device: Where the model runs, such as `cuda`.
         pretrained: Whether the pretrained weights of timm or torchvision are loaded.
-        options: Of the function that computes the results.
+        options: Options of the function that computes the results.
 
     Raises:
-        TypeError: If model or options are not made of texts and numbers.
+        TypeError: If the model or options are not texts and numbers.
     """
 
     function: ClassVar[Callable[..., Sequence[Any]]]
-    """From the model, photos and the options to results."""
+    """Computes results from the model, photos and options."""
     empty: ClassVar[Mapping[str, Any]]
     """Cells of a photo without a result."""
 
@@ -60,7 +59,7 @@ class ImageFunction(ABC):
         pretrained: bool = False,
         **options: Any,
     ) -> None:
-        json.dumps([model, options])  # raises for what would be copied to all workers
+        json.dumps([model, options])  # raises for objects, which would be copied to all workers
         self.model = model
         self.image = image
         self.device = device
@@ -69,7 +68,7 @@ class ImageFunction(ABC):
         self._model: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the arguments; the model stays in its process."""
+        """Return the arguments without the model, which is not pickled."""
         return {**vars(self), "_model": None}
 
     @abstractmethod
@@ -84,9 +83,9 @@ class ImageFunction(ABC):
                 text = f"the weights of {self.model} are random: pretrained=True loads trained ones"
                 warnings.warn(text, stacklevel=2)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the map of a black photo is empty
+                warnings.simplefilter("ignore")  # about the empty map of a black photo
                 black = LoadedImage(np.zeros((64, 64, 3), np.uint8))
-                self.function(model, [black], **self.options)  # raises what no photo could repair
+                self.function(model, [black], **self.options)  # raises errors of model or options
             self._model = model
         photos = [_read(cell) for cell in batch[self.image]]
         made = iter(self._made([each for each in photos if isinstance(each, LoadedImage)]))
@@ -98,7 +97,7 @@ class ImageFunction(ABC):
         return others | {name: [row[name] for row in rows] for name in (*self.empty, "error")}
 
     def _made(self, images: list[LoadedImage]) -> list[dict[str, Any]]:
-        """Return the rows of photos; if a batch fails, each is computed alone."""
+        """Return the rows of photos; if a batch fails, photos are computed one by one."""
         try:
             results = self.function(self._model, images, **self.options) if images else ()
             return [{"error": "", **self.cells(each)} for each in results]
@@ -153,7 +152,7 @@ class MapImages(ImageFunction):
         super().__init__(model, method=method, target=target, **options)
 
     def cells(self, result: AttentionMap) -> dict[str, Any]:
-        """Return class, score and map; of an empty map why it is empty."""
+        """Return class, score and map; for an empty map the reason."""
         info = result.info
         score = info.score if isinstance(info.score, float) else math.nan
         return {
@@ -189,7 +188,7 @@ class CaptionImages(ImageFunction):
     empty: ClassVar = {"caption": "", "score": math.nan, "result": ""}
 
     def cells(self, result: Caption) -> dict[str, Any]:
-        """Return text, score and the whole result."""
+        """Return text, score and the complete result."""
         return {
             "caption": result.text,
             "score": float(result.score),
@@ -200,7 +199,7 @@ class CaptionImages(ImageFunction):
 def _read(cell: Any) -> LoadedImage | Exception:
     """Return the photo of a cell, or why it cannot be read."""
     try:
-        # A path that is stored in a table is not opened: whoever wrote the table chose it.
+        # Paths in a table are not opened, since the table may come from someone else.
         source = cell["bytes"] if isinstance(cell, Mapping) else cell
         return read_image(photo_source(source) if isinstance(source, str) else source)
     except (OSError, TypeError, ValueError) as error:

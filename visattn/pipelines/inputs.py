@@ -1,6 +1,6 @@
 """Preprocessing: photos and tensors as inputs of a network, with the geometry of each.
 
-what is passed, else what the model states --> Preprocessing --> PreparedImages
+passed values, else those of the model -----> Preprocessing --> PreparedImages
 (size, transform, resize mode, mean, std)                        inputs [b c y x], geometries
 """
 
@@ -42,11 +42,11 @@ from visattn.recording.subject import Subject
 from visattn.results.attention_map import transform_geometry
 
 ChannelNumbers = float | Sequence[float]
-"""A number for all channels, or one for each."""
+"""A number for all channels, or one per channel."""
 PASSED_COLORS = "mean= and std="
-_SIZES = ((480, 640), (1024, 600))  # of photos
+_SIZES = ((480, 640), (1024, 600))  # photo sizes on which a transform is tried
 _SAID: set[str] = set()
-_SCENE_BORDER = 26.0  # 2,000 scenes had at most 23.3, 94 of 100 photos more
+_SCENE_BORDER = 26.0  # at most 23.3 for 2,000 scenes; higher for 94 of 100 photos
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +56,9 @@ class PreparedImages:
     Args:
         inputs: Normalized images, on the device and in the dtype of the model.
         geometries: Geometry of each input on its original.
-        originals: The original images, upright.
-        preprocessing: What was done to them, for the info of maps: `size`, `resize`, `mean`,
-            `std`, and where mean and std come from as `source`; `display` says what the rendering
-            of an image of channels shows.
+        originals: The original images, with EXIF rotation applied.
+        preprocessing: Description for the info of maps: `size`, `resize`, `mean`, `std`, and the
+            `source` of mean and std; `display` describes how a multi-channel image is rendered.
     """
 
     inputs: Float[Tensor, "b c y x"]
@@ -68,7 +67,7 @@ class PreparedImages:
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
 
     def select(self, indices: Sequence[int]) -> "PreparedImages":
-        """Return some of the images, in the order of their indices."""
+        """Return the images with these indices."""
         return PreparedImages(
             self.inputs[list(indices)],
             tuple(self.geometries[index] for index in indices),
@@ -79,10 +78,10 @@ class PreparedImages:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is passed in place of the preprocessing that a model states; None for what it states.
+    """Preprocessing passed by the user; None for the model's own.
 
     Args:
-        size: Height and width of all inputs, if they are known without the images.
+        size: Height and width of all inputs, if they do not depend on the images.
         transform: Steps of torchvision or timm that end in normalized tensors.
         resize_mode: How images get the shape of the input: `crop`, `squash` or `pad`.
         mean: Mean of the channels that images are normalized with, in the unit of their values.
@@ -98,9 +97,9 @@ class Preprocessing:
     source: str = PASSED_COLORS
 
     def whole(self, model: nn.Module) -> "Preprocessing":
-        """Return the preprocessing that shows the whole of each image to a dense model.
+        """Return preprocessing that keeps the whole image, for a dense model.
 
-        A detector that resizes images itself gets them as they are, others padded.
+        A detector that resizes images itself gets them unchanged, other models padded.
 
         Example:
             >>> Preprocessing().whole(nn.Conv2d(3, 2, 1)).resize_mode
@@ -125,12 +124,12 @@ def preprocessing_of(
     mean: ChannelNumbers | None = None,
     std: ChannelNumbers | None = None,
 ) -> Preprocessing:
-    """Return the preprocessing of a model: what was passed, and what it was loaded with.
+    """Return the preprocessing of a model from passed values and those it was loaded with.
 
     Args:
         model: The model.
-        own_transform: Preprocessing that it was loaded with, or None.
-        input_size: As for `visattn.Explainer`, like all that follows.
+        own_transform: Preprocessing that the model was loaded with, or None.
+        input_size: As for `visattn.Explainer`, like the following arguments.
         transform: Also an image processor of transformers.
         resize_mode: `crop`, `squash` or `pad`.
         mean: A number of all channels, or one of each.

@@ -16,7 +16,7 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.values import RecordedLayer
 
 MAX_WEIGHTS = 10_000_000
-"""Attention weights that a page stores, a byte each in base64: 13.3 MB of the 15 MB of a page."""
+"""Maximum number of attention weights per page, a byte each in base64: 13.3 of 15 MB."""
 
 
 def record_layers(
@@ -28,8 +28,8 @@ def record_layers(
 ) -> list[RecordedLayer]:
     """Return the attention of all layers to one image.
 
-    If there are more weights than `max_weights`, the rows of neighboring queries are averaged. No
-    layer and no head is left out.
+    If there are more weights than `max_weights`, the rows of neighboring queries are averaged; all
+    layers and heads are kept.
 
     Args:
         subject: The model.
@@ -56,7 +56,7 @@ def record_layers(
         reason = info.attention_error or "it has no token attention"
         raise ValueError(f"{info.name} has no attention heads to show: {reason}")
     results: list[RecordedLayer] = []
-    # a pass for each: all weights of a large model are gigabytes
+    # one pass per layer, since all weights of a large model are gigabytes
     for index, layer in enumerate(info.attention_layers):
         with record(subject, layers=[layer.site], heads=heads) as recorder, torch.no_grad():
             subject.forward(inputs)

@@ -117,7 +117,7 @@ def _draw(
     policy: Policy,
     seed: int,
 ) -> dict[str, Tensor]:
-    """Return noise and first location, or all locations, of an image, as `rollout` takes them.
+    """Return arguments of `rollout`: noise and first location, or all locations.
 
     They depend on the seed and the image.
     """
@@ -140,7 +140,7 @@ def raster_scanpaths(num_images: int, num_glimpses: int) -> Float[Tensor, "b t 2
     """Return the same raster scanpath for every image: over a grid, row by row.
 
     There are about as many rows as columns. If the number is not divisible, the upper rows have one
-    location more; each row spans the whole width.
+    more location; each row spans the whole width.
 
     Example:
         >>> raster_scanpaths(1, 5)[0]
@@ -161,7 +161,7 @@ def raster_scanpaths(num_images: int, num_glimpses: int) -> Float[Tensor, "b t 2
 
 
 def _to_channels(pixels: UInt8[Tensor, "3 y x"], count: int) -> UInt8[Tensor, "c y x"]:
-    """Return an image in color, or in gray as Pillow converts it."""
+    """Return an image in color, or converted to gray."""
     if count == 3:
         return pixels
     gray = Image.fromarray(pixels.permute(1, 2, 0).numpy()).convert("L")

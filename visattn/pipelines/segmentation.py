@@ -34,8 +34,8 @@ def segment(
     Args:
         model: A trained segmentation model, as `load` returns it; its training mode is restored.
         images: One photo or several, or folders, as for `visattn.caption`.
-        resize_mode: How a photo gets the shape of the input: with margins (`pad`), by a central
-            `crop`, outside of which nothing is segmented, or without its aspect ratio (`squash`).
+        resize_mode: How a photo gets the shape of the input: with padding (`pad`), by a central
+            `crop`, outside of which nothing is segmented, or ignoring its aspect ratio (`squash`).
 
     Raises:
         ImageError: If a photo cannot be read.
@@ -63,7 +63,7 @@ def place_segmentations(
     class_names: tuple[str, ...],
     geometries: Sequence[Geometry],
 ) -> Iterator[Segmentation]:
-    """Yield the segmentation of each image of a batch, placed on its photo.
+    """Yield the segmentation of each image of a batch, at the size of its photo.
 
     Example:
         >>> output = UNetOutput(torch.zeros(1, 2, 3, 5), ())
@@ -93,7 +93,7 @@ def photo_labels(
     """
     best = torch.full(geometry.image_size, -1.0)
     labels = torch.full(geometry.image_size, IGNORE_CLASS, dtype=torch.uint8)
-    for number, values in enumerate(probabilities):  # one at a time: photos are large
+    for number, values in enumerate(probabilities):  # one at a time, since photos are large
         resized = AttentionMap(values, "head", "gradient", geometry).resize_to_image()
         better = resized > best  # False for NaN
         labels[better] = number

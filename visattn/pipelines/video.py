@@ -1,4 +1,4 @@
-"""Maps of the frames of a video: a movie of overlays, and a contact sheet."""
+"""Maps of video frames: a video of overlays and a contact sheet."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from visattn.viz.figures import Tile, png, sheet
 from visattn.viz.heatmap import DrawOptions
 from visattn.viz.maps import method_title, target_line
 
-_ON_SHEET = 24  # frames
+_ON_SHEET = 24  # frames of the contact sheet
 
 
 def overlay_video(
@@ -35,7 +35,7 @@ def overlay_video(
 ) -> int:
     """Write the overlays of every n-th frame of a video to `OUT.mp4`, a selection to `OUT.png`.
 
-    All frames share one color scale, for which the file is read twice.
+    All frames share one color scale, so the file is read twice.
 
     Args:
         explainer: The model with its preprocessing.
@@ -43,13 +43,13 @@ def overlay_video(
         out: Files to write, without suffix.
         method: Name of a method, as for `visattn.explain`.
         target: Class to explain; None explains the predicted class of each frame.
-        every: Explain every n-th frame; the movie has these frames.
+        every: Explain every n-th frame; the video has only these.
         batch_size: Frames per batch.
         drawing: Style, colormap and opacity.
         method_args: Arguments of the method.
 
     Returns:
-        The number of frames of the movie.
+        The number of frames of the video.
 
     Raises:
         FileNotFoundError: If the file does not exist.
