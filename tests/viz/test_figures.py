@@ -307,7 +307,7 @@ def test_notebooks_show_maps_of_any_shape(shape: tuple[int, ...]) -> None:
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (list, None, {}, "a figure needs maps"),
     (methods_by_photos, PHOTOS[:1], {}, "got 2 rows and 1 photos"),
-    (lambda: [placed(photo=1)], PHOTOS[0], {}, "lies on an image of"),
+    (lambda: [placed(photo=1)], PHOTOS[0], {}, "belongs to an image of"),
     (lambda: [placed()], PHOTOS[0], {"scales": "photo"}, "scales must be one of map, row"),
     (lambda: [placed()], PHOTOS[0], {"style": "heatt"}, "style must be one of heat, quanti"),
     (lambda: [placed()], PHOTOS[0], {"opacity": 3}, "opacity must be between 0 and 1, got 3"),

@@ -156,7 +156,7 @@ def test_the_overview_has_the_size_of_the_photo_and_its_boxes() -> None:
         assert drawn.shape == photo.shape
         at = np.argwhere(np.abs(drawn.astype(int) - box_color(0)).max(2) < 30)
         assert (at.min(0)[1], at.max(0)[0]) == pytest.approx((10, 40), abs=3)
-    with pytest.raises(ValueError, match="the detection lies on an image of"):
+    with pytest.raises(ValueError, match="the detection belongs to an image of"):
         detection_overlay(PHOTO[:9], detections())
 
 
@@ -165,7 +165,7 @@ def test_each_query_has_its_map_and_box_on_one_range() -> None:
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert titles == ["2 objects", "c 0.90", "d 0.90", ""]
     assert [len(ax.patches) for ax in figure.axes[:3]] == [2, 1, 1]
-    assert {"query 3", "query 3, 25 % off the input"} <= {*texts(figure)}
+    assert {"query 3", "query 3, 25 % outside the input"} <= {*texts(figure)}
     assert "cross-attention of decoder layer 5, mean over heads" in texts(figure)
     first = detection_figure(PHOTO, detections(), max_queries=1)
     assert first.axes[0].get_title(loc="left") == "2 objects, queries of the first 1"

@@ -180,11 +180,11 @@ def test_a_figure_shows_path_mosaic_probabilities_and_each_glimpse_in_order() ->
     np.testing.assert_array_equal(shown, patches)
     assert {"×1", "×2", f"sheep, {format_percent(scan.probability)}"} <= {*texts(figure)}
     assert glimpse_overlay(photo_of(scan), scan, max_side=260).shape[1] == 260
-    with pytest.raises(ValueError, match="without what the network saw"):
+    with pytest.raises(ValueError, match="from a record without patches"):
         glimpse_figure(
             photo_of(scan), replace(scan, patches=scan.patches[:, :, :0], pixels=scan.pixels[:0])
         )
-    with pytest.raises(ValueError, match="the scan path lies on an image of"):
+    with pytest.raises(ValueError, match="the scan path belongs to an image of"):
         glimpse_figure(np.zeros((9, 9, 3), np.uint8), scan)
 
 

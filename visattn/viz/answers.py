@@ -16,7 +16,7 @@ from visattn.viz.figures import Figure, Tile, sheet
 from visattn.viz.heatmap import DrawOptions
 from visattn.viz.text import join_notes
 
-_ANSWERS = 3  # that are named
+_ANSWERS = 3  # number of answers in the text
 _NO_MAPS = "this model has no attention maps"
 
 
@@ -38,8 +38,8 @@ def answer_figure(
     Args:
         image: The original image.
         answers: At least one answer to a question about this image.
-        boxes: Boxes of the maps of each answer, which are outlined.
-        note: What follows the answers, such as the true one.
+        boxes: Boxes to outline, from the maps of each answer.
+        note: Text after the answers, such as the true one.
         crop: See `visattn.figure`.
         width: See `visattn.figure`.
         rc: See `visattn.figure`.

@@ -1,4 +1,4 @@
-"""Figures of captions: the photo with the map of each word, and words by columns of the photo."""
+"""Figures of captions: the photo with the map of each word, and an alignment matrix."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -57,10 +57,10 @@ def caption_figure(
     Args:
         image: The original image.
         caption: Its caption.
-        boxes: Boxes of its maps, from `caption.maps.boxes()`, which are outlined.
-        scales: Upper end of the colors: `shared`, `vmax` for all words, by default the median of
-            their peaks; `own`, the peak of each word; `greatest`, the greatest of all peaks.
-        note: Line below, such as the name of the captioner.
+        boxes: Boxes to outline, from `caption.maps.boxes()`.
+        scales: Upper end of the color scale: `shared`, `vmax` for all words, by default the median
+            of their peaks; `own`, the peak of each word; `greatest`, the highest of all peaks.
+        note: Text below, such as the name of the captioner.
         crop: See `visattn.figure`.
         width: See `visattn.figure`.
         rc: See `visattn.figure`.
@@ -114,7 +114,7 @@ def caption_figure(
 
 
 def _draw_gate(ax: Axes, gate: float, symbol: str, *, lower: bool) -> None:
-    """Draw a share as a bar with its number, below the tile of a word."""
+    """Draw a fraction as a bar with its value, below the tile of a word."""
     ax.apply_aspect()
     width, height = inches(ax)
     inch = 1 / height
@@ -128,17 +128,17 @@ def _draw_gate(ax: Axes, gate: float, symbol: str, *, lower: bool) -> None:
             transform=ax.transAxes)  # fmt: skip
 
 
-_OUTLINE = 0.5  # of the peak of a map
-_ROW, _ROW_GAP = 0.045, 0.015  # of the matrix, in widths of the photo
-_HIGHEST = 9.0  # alignment, in inches
+_OUTLINE = 0.5  # share of the peak of a map
+_ROW, _ROW_GAP = 0.045, 0.015  # height and gap of matrix rows, as shares of the width of the photo
+_HIGHEST = 9.0  # maximum height of the figure, in inches
 
 
 def draw_alignment(ax: Axes, image: ImageLike, caption: Caption) -> None:
     """Draw the image above its alignment matrix: the attention of each word by image columns.
 
-    A row of the matrix is a word; a cell lies below the part of the image that a column of the grid
-    covers, and has the attention of this column, all its rows together. On the image, the map of
-    each word is outlined at half of its peak, in the color of its row.
+    A row of the matrix is a word; each cell is below the part of the image that a grid column
+    covers, and shows the attention summed over that column. On the image, the map of each word is
+    outlined at half of its peak, in the color of its row.
 
     Args:
         ax: Axes of matplotlib; their coordinates become pixels of the image.
@@ -152,7 +152,7 @@ def draw_alignment(ax: Axes, image: ImageLike, caption: Caption) -> None:
     top = float(np.nanmax(columns, initial=0.0)) or 1.0
 
     def drawn(size: tuple[int, int]) -> UInt8[np.ndarray, "y x 3"]:
-        """Draw the image and the matrix; white between rows."""
+        """Draw the image and the matrix, with white between rows."""
         page = np.full((*size, 3), 255, np.uint8)
         scale = size[0] / (height + count * (row + gap))
         upper = round(height * scale)
@@ -228,9 +228,9 @@ def alignment_figure(
 
 
 def _attention_per_column(maps: AttentionMap, width: int) -> Float[np.ndarray, "t x"]:
-    """Return the attention of the grid column at each pixel column; NaN where nothing was seen."""
+    """Return the attention of the grid column at each pixel column; NaN outside the input."""
     sums = maps.values.sum(-2, keepdim=True).expand_as(maps.values)
     height = 64 if maps.geometry is None else maps.geometry.image_size[0]
     placed = replace(maps, values=sums).resize_to_image((height, width), smooth=False)
-    columns = placed.nan_to_num(-1.0).amax(-2)  # equal in all rows that were seen
+    columns = placed.nan_to_num(-1.0).amax(-2)  # equal in all rows inside the input
     return columns.masked_fill(columns < 0, torch.nan).numpy()

@@ -1,4 +1,4 @@
-"""Figures of crops: images with the outlines of what a Spatial Transformer reads, and the crops."""
+"""Figures of Spatial Transformers: images with the outlines of the crops, and the crops."""
 
 from functools import partial
 
@@ -22,8 +22,9 @@ def crop_figure(
 
     Args:
         images: RGB; at least one.
-        corners: Corners of each crop in order around it, the top left first, which has a dot, as
-            (x, y) in pixels of the image. They may be outside of it and form any quadrilateral.
+        corners: Corners of each crop as (x, y) in pixels of the image, in order around it; the
+            first, top left, is marked by a dot. They may be outside of the image and form any
+            quadrilateral.
         crops: The crops.
 
     Example:

@@ -1,4 +1,4 @@
-"""Figures of detections: boxes with labels, and what queries attended to."""
+"""Figures of detections: boxes with labels, and the attention of queries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ from visattn.viz.maps import check_photo
 from visattn.viz.marks import Color
 from visattn.viz.text import fit_text
 
-# The qualitative colors of Okabe and Ito, which color-blind people can tell apart.
+# The qualitative palette of Okabe and Ito, which is safe for color blindness.
 _PALETTE: tuple[Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0),
     (204, 121, 167),
@@ -45,9 +45,9 @@ def box_color(index: int) -> Color:
 
 
 def draw_boxes(ax: Axes, objects: Sequence[DetectedObject], *, labels: bool = True) -> None:
-    """Draw the boxes of detections, with class and score; the first lies on top.
+    """Draw the boxes of detections, with class and score; the first is on top.
 
-    A label for which there is no room beside those of objects before is left out.
+    Labels that would overlap earlier ones are omitted.
 
     Args:
         ax: Axes of matplotlib, whose coordinates are pixels of the photo.
@@ -62,7 +62,7 @@ def draw_boxes(ax: Axes, objects: Sequence[DetectedObject], *, labels: bool = Tr
         return
     ax.apply_aspect()
     right_end, bottom_end = max(ax.get_xlim()), max(ax.get_ylim())
-    unit = right_end / (inches(ax)[0] * 72)  # pixels of the photo in a point
+    unit = right_end / (inches(ax)[0] * 72)  # pixels of the photo per point
     taken: list[Box] = []
     for each, color in zip(objects, colors, strict=True):
         text = fit_text(f"{each.label} {each.score:.2f}", 2.0, size=7)
@@ -119,14 +119,14 @@ def detection_figure(
     rc: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Figure:
-    """Return a figure of the detections, and of what the query of each attended to.
+    """Return a figure of the detections, and of the attention of their queries.
 
-    A tile shows the map of the query on the image, and its box. All tiles share one value range.
+    Each tile shows the map of a query on the image, and its box. All tiles share one value range.
 
     Args:
         image: The original image.
         result: Its detections, from `detect`.
-        max_queries: Largest number of detections whose query is drawn.
+        max_queries: Maximum number of queries to draw.
         crop: See `visattn.figure`.
         width: See `visattn.figure`.
         rc: See `visattn.figure`.
@@ -158,7 +158,7 @@ def detection_figure(
     scale = MapScale("global", drawing.vmin, drawing.vmax or 1.0, values=ends)
     tiles = [Tile(photo.pixels, title=title)]
     for each, own, outside in zip(shown, result.maps, info.outside, strict=False):
-        off = "" if outside < 0.005 else f", {100 * outside:.0f} % off the input"
+        off = "" if outside < 0.005 else f", {100 * outside:.0f} % outside the input"
         name = f"{each.label} {each.score:.2f}"
         tiles.append(Tile(photo.pixels, own, scale, name, note=f"query {each.query}{off}"))
     heads = info.more.get("heads") or "mean"

@@ -1,8 +1,7 @@
-"""Figures of matplotlib: photos and their maps, in axes whose coordinates are pixels of the photo.
+"""Matplotlib figures of photos and their maps, in axes whose coordinates are photo pixels.
 
-A `Figure` is drawn in a style of its own, whatever the rcParams in force; `rc` changes it. Nothing
-touches pyplot, so figures can be made and saved in threads. Images are drawn anew for each file, at
-the pixels that they have there.
+A `Figure` has its own style, independent of the global rcParams; `rc` changes it. Pyplot is not
+used, so figures can be made and saved in threads. Images are drawn at the resolution of each file.
 """
 
 import threading
@@ -45,15 +44,15 @@ from visattn.viz.maps import (
 )
 from visattn.viz.text import choose_fonts, fit_text, join_notes
 
-WIDTH, DPI = 7.0, 200  # of a figure, in inches, and of its pixels in files
+WIDTH, DPI = 7.0, 200  # width of a figure in inches, and resolution of files
 MARGIN, GAP = 0.08, 0.12  # around a figure and between axes, in inches
 LINE = 0.15  # height of a line of text, in inches
 TEXT, MUTED, FAINT = "#222428", "#5f6268", "#e4e2db"
-ACCENT, SECOND = "#2e7583", "#b0602a"  # probabilities and gates, as pages have them
+ACCENT, SECOND = "#2e7583", "#b0602a"  # colors of probabilities and gates, as on pages
 _TILE, _TALLEST = 3.4, 1.5  # widest tile in inches; height of a tile / width at most
-_HATCH = "#ffffff70"  # over what the model did not see
-_GRAY = 150  # stands for a photo that is not given
-_MOST = 4096  # pixels of a side of an image in a file
+_HATCH = "#ffffff70"  # over the area outside the model's input
+_GRAY = 150  # gray level if no photo is given
+_MOST = 4096  # maximum image side in a file, in pixels
 STYLE: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"], "font.size": 8.0, "text.color": TEXT, "text.parse_math": False,
     "axes.titlesize": 8.0, "axes.titlepad": 3.0, "axes.labelsize": 7.0, "axes.labelpad": 3.0,
@@ -65,13 +64,13 @@ STYLE: dict[Any, Any] = {
     "hatch.linewidth": 0.5, "legend.fontsize": 7.0, "legend.frameon": False,
     "svg.fonttype": "none", "pdf.fonttype": 42,
 }  # fmt: skip
-"""What differs from the defaults of matplotlib."""
-_lock = threading.RLock()  # rcParams are those of the process
+"""Differences from matplotlib's defaults."""
+_lock = threading.RLock()  # rcParams are global
 
 
 @contextmanager
 def style(rc: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Have the style of figures in force, with these rcParams in addition."""
+    """Apply the style of figures, with additional rcParams."""
     with _lock, mpl.rc_context():
         mpl.rcParams.update(_defaults())
         mpl.rcParams.update(STYLE)
@@ -86,11 +85,11 @@ def _defaults() -> dict[Any, Any]:
 
 
 class Figure(MatplotlibFigure):
-    """A figure of matplotlib with a style of its own.
+    """A matplotlib figure with its own style.
 
     Args:
         size: Width and height in inches.
-        rc: rcParams that differ from this style.
+        rc: rcParams that override this style.
 
     Example:
         >>> import visattn as va
@@ -105,7 +104,7 @@ class Figure(MatplotlibFigure):
         super().__init__(figsize=size, dpi=DPI)
 
     def draw(self, renderer: Any) -> None:
-        """Draw all axes; letters that the fonts of the style lack come from others."""
+        """Draw all axes; characters that the fonts of the style lack come from other fonts."""
         with style(self.rc):
             for text in self.findobj(Text):
                 choose_fonts(text)
@@ -126,7 +125,7 @@ def rgb(figure: MatplotlibFigure, width: int | None = None) -> UInt8[np.ndarray,
 
     Args:
         figure: The figure.
-        width: Pixels; by default those of its size.
+        width: Width in pixels; by default from its size.
     """
     dpi = figure.dpi
     if width is not None:
@@ -143,12 +142,12 @@ def png(figure: MatplotlibFigure) -> bytes:
 
 
 class _Picture(AxesImage):
-    """An image that is drawn at the number of pixels that it has in a file.
+    """An image that is drawn at the resolution of the output file.
 
     Args:
         ax: Its axes.
         size: Height and width, in units of the axes.
-        draw: Returns it, RGB, at a height and width in pixels.
+        draw: Returns the RGB image at a height and width in pixels.
     """
 
     def __init__(
@@ -166,7 +165,7 @@ class _Picture(AxesImage):
         self.set_data(np.zeros((1, 1, 3), np.uint8))
 
     def make_image(self, renderer: Any, magnification: float = 1.0, unsampled: bool = False) -> Any:
-        """Draw the image at its size on the page."""
+        """Draw the image at its size in the output."""
         left, right, bottom, top = self.get_extent()
         ends = self.get_transform().transform([(left, top), (right, bottom)])
         width, height = np.abs(ends[1] - ends[0]) * magnification
@@ -188,12 +187,12 @@ def show(
     draw: Callable[[tuple[int, int]], UInt8[np.ndarray, "y x 3"]],
     region: Box | None = None,
 ) -> None:
-    """Show an image on axes, whose coordinates are then its pixels.
+    """Show an image in axes, whose coordinates become its pixels.
 
     Args:
         ax: Axes of matplotlib.
         size: Height and width of the image.
-        draw: Returns it, RGB, at a height and width in pixels of the file.
+        draw: Returns the RGB image at a height and width in pixels of the file.
         region: Left, top, right and bottom of the part that is shown.
     """
     picture = _Picture(ax, size, draw)
@@ -229,16 +228,16 @@ def halo(width: float) -> list[patheffects.AbstractPathEffect]:
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """What an axes of a figure shows: a photo, with a map on it or without.
+    """Content of one axes of a figure: a photo, optionally with a map.
 
     Args:
         photo: RGB.
         map: The map.
         scale: Its color scale.
         title: Text above.
-        aside: Short text above, at the right.
+        aside: Short text above, on the right.
         note: Lines below.
-        boxes: Boxes that are outlined, in pixels of the photo.
+        boxes: Boxes to outline, in pixels of the photo.
     """
 
     photo: UInt8[np.ndarray, "y x 3"]
@@ -263,14 +262,14 @@ def sheet(
 ) -> Figure:
     """Return a figure of tiles in rows.
 
-    Maps on one scale have one color bar below all of them; others have one each.
+    Maps that share a scale have one color bar below all of them; others have one each.
 
     Args:
-        rows: Tiles of equal photos in a row; a single row goes on in as many as it needs.
+        rows: Tiles of one photo per row; a single row is wrapped.
         drawing: How maps are drawn.
-        notes: What is said below all tiles.
-        spare: Lines of room between the tiles and the notes.
-        below: Further room below each tile, in inches.
+        notes: Text below all tiles.
+        spare: Free lines between the tiles and the notes.
+        below: Additional space below each tile, in inches.
         crop: Whether to show only the part of each photo that the model saw.
         width: Width in inches; by default up to 7.
         rc: See `Figure`.
@@ -332,15 +331,15 @@ def axes_in_rows(
     foot: float = 0.0,
     rc: Mapping[str, Any] | None = None,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure with rows of axes as wide as each other.
+    """Return a figure with rows of axes of equal width.
 
     Args:
         aspects: Height / width of the axes in each row.
-        columns: Axes in a row.
+        columns: Axes per row.
         width: Width of the figure in inches; by default up to 7.
-        above: Room above each row, in inches; one for all, or one for each.
-        below: Room below each row.
-        foot: Room below all rows.
+        above: Space above each row, in inches; one value, or one per row.
+        below: Space below each row.
+        foot: Space below all rows.
         rc: See `Figure`.
 
     Example:
@@ -366,26 +365,26 @@ def axes_in_rows(
 
 
 def _in_rows(tiles: Sequence[Tile], region: Box, width: float) -> list[Sequence[Tile]]:
-    """Return tiles of one photo in as many rows as they need, of which a region is shown."""
+    """Wrap the tiles of one photo into rows, by the aspect ratio of the region shown."""
     left, top, right, bottom = region
-    cell = min(1.5, max(0.8, 2.0 * (right - left) / (bottom - top)))  # inches, at least
+    cell = min(1.5, max(0.8, 2.0 * (right - left) / (bottom - top)))  # minimum width in inches
     columns = max(1, int((width - 2 * MARGIN + GAP) / (cell + GAP)))
-    columns = -(-len(tiles) // -(-len(tiles) // columns))  # balances the rows
+    columns = -(-len(tiles) // -(-len(tiles) // columns))  # rows of about equal length
     return [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
 
 
 def _region(row: Sequence[Tile], *, crop: bool) -> Box:
-    """Return the part of a photo that its tiles show: all, or what the network saw of it."""
+    """Return the region of a photo that its tiles show: all of it, or the model's input."""
     bottom, right = map(float, row[0].photo.shape[:2])
     left = top = 0.0
     geometry = next((each.map.geometry for each in row if each.map is not None), None)
     if crop and geometry is not None and geometry.seen_share:
         left, top, right, bottom = geometry.region
-    return left, top, max(right, left + (bottom - top) / _TALLEST), bottom  # room for a title
+    return left, top, max(right, left + (bottom - top) / _TALLEST), bottom  # space for a title
 
 
 def _reason(attention_map: AttentionMap | None) -> str:
-    """Return why there is nothing to draw of a map."""
+    """Return why a map is not drawn; "" if it is."""
     if attention_map is None:
         return ""
     return attention_map.info.empty or empty_map_reason(attention_map.values)
@@ -433,16 +432,16 @@ def draw_map(
     region: Box | None = None,
     resized: Callable[[tuple[int, int]], UInt8[np.ndarray, "y x 3"]] | None = None,
 ) -> None:
-    """Draw a map on its photo, with what it explains: a pixel, a box or a region.
+    """Draw a map on its photo, with a mark of its target: a pixel, a box or a region.
 
     Args:
         ax: Axes of matplotlib; their coordinates become pixels of the photo.
         photo: RGB.
-        attention_map: A map that is placed on it.
+        attention_map: A map with a geometry on the photo.
         scale: Its color scale.
         drawing: How it is drawn.
         region: Left, top, right and bottom of the part that is shown.
-        resized: Returns the photo at a height and width, where several axes show it.
+        resized: Returns the photo at a height and width, shared by several axes.
     """
     scale = scale or map_scale([attention_map])
     limits = replace(drawing, vmin=scale.vmin, vmax=scale.vmax)
@@ -458,7 +457,7 @@ def draw_map(
 
 
 def _hatch_unseen(ax: Axes, size: tuple[int, int], geometry: Geometry | None) -> None:
-    """Hatch what the model did not see: in print, gray alone would pass for a dark photo."""
+    """Hatch the area outside the input, since in print gray alone looks like a dark photo."""
     if geometry is None or not geometry.seen_text:
         return
     left, top, right, bottom = geometry.region
@@ -473,32 +472,32 @@ def _hatch_unseen(ax: Axes, size: tuple[int, int], geometry: Geometry | None) ->
 
 
 def _draw_channels(ax: Axes, attention_map: AttentionMap) -> None:
-    """Draw the weights of channels as bars from 0 to 1, or to the greatest weight above 1.
+    """Draw channel weights as bars, from 0 to 1 or to the highest weight above 1.
 
-    Gates from 0.49 to 0.51 look alike, as they are: nothing is stretched.
+    The scale is not stretched: gates from 0.49 to 0.51 look the same, as they should.
     """
     values = attention_map.values.detach().float().cpu().nan_to_num(0.0).numpy()
     ax.stairs(values, fill=True, color=ACCENT)
     ax.set(xlim=(0, len(values)), ylim=(min(0.0, values.min()), max(1.0, values.max())))
     ax.set_xlabel(f"{len(values)} channels", loc="left")
     box = ax.get_position()
-    room = 0.25 * box.width / inches(ax)[0]  # for labels
+    room = 0.25 * box.width / inches(ax)[0]  # space for labels
     ax.set_position((box.x0 + room, box.y0, box.width - room, box.height))
 
 
 def color_bar(ax: Axes, scale: MapScale, drawing: DrawOptions, beside: str = "") -> None:
-    """Draw the colors of a scale as they look on a gray photo, with ticks.
+    """Draw a color bar with ticks, in the colors of a scale on a gray photo.
 
     Args:
-        ax: Axes for it.
+        ax: Axes of the color bar.
         scale: The color scale.
         drawing: How maps are drawn.
-        beside: What the values are, at the right.
+        beside: Label of the values, on the right.
     """
     ax.text(1.04, 0.5, beside, transform=ax.transAxes, va="center", color=MUTED, fontsize=7)
     ramp = np.linspace(scale.lowest, scale.vmax, 256)[None]
     limits = replace(drawing, vmin=scale.vmin, vmax=scale.vmax)
-    if drawing.style == "contour":  # whose lines have the colors of "quantitative"
+    if drawing.style == "contour":  # contour lines have the colors of "quantitative"
         limits = replace(limits, style="quantitative", opacity=1.0)
     colors = limits.draw(np.full((1, 256, 3), _GRAY, np.uint8), ramp, signed=scale.signed)
     ax.imshow(colors, aspect="auto", extent=(scale.lowest, scale.vmax, 0, 1))
@@ -512,7 +511,7 @@ def color_bar(ax: Axes, scale: MapScale, drawing: DrawOptions, beside: str = "")
 
 
 def quantity(attention_map: AttentionMap, scale: MapScale) -> str:
-    """Return what the values of a color bar are."""
+    """Return the label of a color bar."""
     unit = attention_map.info.quantity or UNITS.get(attention_map.kind, "value")
     return unit + ", against and for the target" * scale.signed
 
@@ -535,32 +534,31 @@ def figure(
 ) -> MatplotlibFigure:
     """Return a figure of maps: methods or classes side by side, with a row for each photo.
 
-    It is a matplotlib `Figure`: `savefig` writes PNG, PDF and SVG, in which text stays text. Maps
-    are titled by their method or class. Methods measure different quantities, so by default each
-    map has its own value range and color bar.
+    It is a matplotlib `Figure`: `savefig` writes PNG, PDF and SVG with text as text. The title of a
+        map is its method or class. Methods measure different quantities, so by default each map has
+        its own value range and color bar.
 
     Args:
-        maps: Maps of one photo: one, several, or a dictionary with the title of each. Of several
-            photos: for each photo a map, a list or a dictionary of maps, as `visattn.explain`
-            returns them, also of several methods and classes; or a dictionary of columns, each
-            with a map for each photo. Channel weights, which have no position on the photo, are
-            drawn as bars.
-        images: The photo, or a list of photos; or the tensor that the model was given. Without,
-            maps are drawn on gray.
+        maps: Maps of one photo: one, several, or a dictionary of titles and maps. For several
+            photos: per photo a map, a list or a dictionary of maps, as `visattn.explain` returns
+            them, including several methods and classes; or a dictionary of columns, each with a map
+            per photo. Channel weights, which have no position on the photo, are drawn as bars.
+        images: The photo, or a list of photos; or the input tensor of the model. Without it, maps
+            are drawn on gray.
         scales: Which maps share a color scale: none (`map`), those of a `row`, of a `column`, or
-            `all`; or a scale for each map, row by row.
-        boxes: Boxes of each map, row by row, in pixels of its photo, which are outlined; such as
+            `all`; or a scale per map, row by row.
+        boxes: Boxes to outline on each map, row by row, in pixels of its photo, such as
             `attention_map.boxes().per_map()`.
         crop: Whether to show only the part of each photo that the model saw.
         width: Width in inches; by default up to 7.
-        ax: Axes of your own, one for each map, in which the maps alone are drawn.
-        rc: rcParams that differ from the style of figures, such as `plt.rcParams`.
+        ax: Your own axes, one per map, in which only the maps are drawn.
+        rc: rcParams that override the style of figures, such as `plt.rcParams`.
         options: Fields of `DrawOptions`, such as `colormap` and `style`.
 
     Raises:
-        TypeError: If something else than maps is given.
-        ValueError: If there is no map, a map lies on an image of another size, or `scales` is none
-            of these.
+        TypeError: If `maps` are not maps.
+        ValueError: If there is no map, a map belongs to an image of another size, or `scales` is
+            invalid.
 
     Example:
         >>> import visattn as va
@@ -603,7 +601,7 @@ def figure(
         {text: None for each in own for text in (*map_notes(each), next(scale_of).note)
          if text != _own_note(each)} for _, own in rows
     ]  # fmt: skip
-    notes = [  # with the photo of which it is said, unless it is said of all
+    notes = [  # with the photo, unless the note applies to all photos
         text if photo is None or all(text in every for every in said)
         else f"{Path(photo.name).name}: {text}"
         for (photo, _), own in zip(rows, said, strict=True) for text in own if text
@@ -612,7 +610,7 @@ def figure(
 
 
 def _scales(rows: Sequence[Sequence[AttentionMap]], group: ScaleGroup) -> list[MapScale]:
-    """Return the color scale of each map; maps of a group share it."""
+    """Return the color scale of each map; maps of a group share one."""
     groups: dict[Any, list[AttentionMap]] = {}
     keys = []
     for row, own in enumerate(rows):
@@ -627,9 +625,9 @@ def _scales(rows: Sequence[Sequence[AttentionMap]], group: ScaleGroup) -> list[M
 def _titles(
     rows: Sequence[Sequence[AttentionMap]], names: Sequence[Sequence[str]]
 ) -> tuple[list[str], list[str]]:
-    """Return the title of each map, and what is said of all maps of a row: their class.
+    """Return the title of each map, and the class that all maps of a row share.
 
-    Titles that all rows share stand above the first row.
+    Titles that all rows share are above the first row.
     """
     methods = {method_title(each) for own in rows for each in own}
     titles, notes = [], []
@@ -650,14 +648,14 @@ def _titles(
 
 
 def _own_note(attention_map: AttentionMap) -> str:
-    """Return what the title of a map says besides: that it is nearly uniform, or coarse."""
+    """Return an addition to the title of a map that is nearly uniform or coarse."""
     info = attention_map.info
     note = map_note(attention_map.values) if info.note and not info.empty else ""
     return note if info.note.endswith(note) else ""
 
 
 def _gray(attention_map: AttentionMap) -> UInt8[np.ndarray, "y x 3"]:
-    """Return what stands for a photo that is not given."""
+    """Return a gray image in place of a missing photo."""
     geometry = attention_map.geometry
     return np.full((*(geometry.image_size if geometry else (1, 3)), 3), _GRAY, np.uint8)
 
@@ -665,10 +663,10 @@ def _gray(attention_map: AttentionMap) -> UInt8[np.ndarray, "y x 3"]:
 def _rows(
     maps: Maps, images: ImageLike | Sequence[ImageLike] | None
 ) -> tuple[list[tuple[LoadedImage | None, list[AttentionMap]]], list[list[str]]]:
-    """Return the maps of each photo, and their names where they were given.
+    """Return the maps of each photo, and their names, if any.
 
     Raises:
-        ValueError: If there is no map, or numbers of maps and photos do not fit.
+        ValueError: If there is no map, or the numbers of maps and photos do not match.
     """
     several = isinstance(images, list | tuple) or (isinstance(images, Tensor) and images.ndim > 3)
     sources: list[ImageLike] = [] if images is None else list_images(images)
@@ -686,7 +684,7 @@ def _rows(
         names = named if nested else [[]]
     if not rows or not all(rows) or (sources and len(rows) != len(sources)):
         raise ValueError(
-            f"a figure needs maps, and a photo for each row of them; got {len(rows)} rows and "
+            f"a figure needs maps, and a photo per row; got {len(rows)} rows and "
             f"{len(sources)} photos"
         )
     placed = []
@@ -699,7 +697,7 @@ def _rows(
 
 
 def _listed(maps: Any) -> list[AttentionMap]:
-    """Return the single maps of a map with further axes, or of a list or dictionary of maps."""
+    """Return the single maps in a map with more axes, or in a list or dictionary of maps."""
     if isinstance(maps, AttentionMap) and maps.values.ndim <= 2 - (maps.kind == "channel"):
         return [maps]
     if isinstance(maps, Mapping):
@@ -709,13 +707,13 @@ def _listed(maps: Any) -> list[AttentionMap]:
             f"a figure draws maps, got {type(maps).__name__}: make one of an array by "
             "visattn.AttentionMap.from_array"
         )
-    # Of several methods and classes, the map of a method that explains no class is drawn once.
+    # A method that explains no class has the same map for all classes: it is drawn once.
     flat = [own for each in maps for own in _listed(each)]
     return list({id(each): each for each in flat}.values())
 
 
 def _placed(attention_map: AttentionMap, photo: LoadedImage | None) -> AttentionMap:
-    """Return a map that has a place: on its photo, or without one on a plane of its own."""
+    """Return a map with a geometry: its own, or that of an image of its size."""
     geometry = attention_map.geometry
     if photo is not None:
         check_photo(photo, geometry, "the map")

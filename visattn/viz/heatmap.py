@@ -1,10 +1,10 @@
-"""Overlays as arrays: a map in colors on its photo.
+"""Overlays as arrays: a map drawn in colors on its photo.
 
-Every pixel of an overlay follows from its photo pixel and its value `t`, from 0 to 1 on the scale:
+Each pixel of an overlay depends on its photo pixel and its value `t`, from 0 to 1 on the scale:
 
     drawn = (1 - cover(t)) * quiet(photo) + cover(t) * color(t)
 
-`quiet` takes light and color from the photo, so that the map stands out; a style is the choice of
+`quiet` dims and desaturates the photo, so that the map stands out; a style is the choice of
 `quiet`, `cover` and `color`, as tables of 256 levels. The pages of `visattn.viz.html` draw with the
 same tables.
 """
@@ -25,17 +25,17 @@ Style = Literal["heat", "quantitative", "light", "contour"]
 
 @dataclass(frozen=True)
 class _Look:
-    """How a style draws.
+    """Parameters of a style.
 
     Args:
-        grayness: How much color the photo loses where there is no attention.
-        dark: Brightness that dark pixels keep there.
-        white: Brightness that white keeps there.
+        grayness: Desaturation of the photo where there is no attention.
+        dark: Factor for the brightness of dark pixels there.
+        white: Factor for the brightness of white pixels there.
         start: Values up to this share of the scale have no color.
-        power: `cover` rises with this power above it; below 1, low attention is visible.
-        first: Share of the colormap that is left out: nearly black, it would look like shadow.
+        power: Exponent of `cover` above it; below 1, low attention is visible.
+        first: Share of the colormap that is skipped, since nearly black colors look like shadows.
         lifted: Whether colors are made brighter than any dimmed photo.
-        unseen: Brightness that gray keeps where the model saw nothing.
+        unseen: Factor for brightness outside the model's input.
     """
 
     grayness: float
@@ -70,19 +70,19 @@ _LOOKS: dict[str, _Look] = {
     "contour": _Look(0.0, 1.0, 1.0, unseen=0.55),
 }
 _LUMA = np.array([0.299, 0.587, 0.114])
-_DARKEST, _RISE = 144, 30  # lowest luma of a lifted color, and how much it rises at least
-# Of signed maps: the hues differ from the first level on, also with a color-vision deficiency.
+_DARKEST, _RISE = 144, 30  # lowest luma of a lifted color, and its minimum increase
+# For signed maps: the hues differ at all levels, also for color-blind readers.
 _POSITIVE = ((214, 84, 0), (244, 120, 10), (255, 160, 30), (255, 196, 60), (255, 226, 120))
 _NEGATIVE = ((30, 80, 230), (30, 120, 250), (40, 160, 255), (90, 196, 255), (150, 226, 255))
 CONTOURS = (0.25, 0.5, 0.75)
 """Shares of the value range at which `contour` draws lines."""
-_FRAME = 190  # gray of the line around what the model saw
-_FRAMES = 240  # widths of this line in the shorter side of an image
+_FRAME = 190  # gray level of the frame around the model's input
+_FRAMES = 240  # shorter side of the image / width of the frame
 
 
 @cache
 def colormap_lut(name: str = "inferno") -> UInt8[np.ndarray, "256 3"]:
-    """Return the 256 colors of a matplotlib colormap, from the lowest value to the highest.
+    """Return the 256 colors of a matplotlib colormap, from the lowest to the highest value.
 
     Args:
         name: Name of the colormap.
@@ -108,7 +108,7 @@ def colormap_lut(name: str = "inferno") -> UInt8[np.ndarray, "256 3"]:
 
 @cache
 def palettes(style: Style, colormap: str) -> tuple[bytes, bytes, bytes]:
-    """Return the colors of the 256 levels: of maps without sign, of positive and negative values.
+    """Return the colors of 256 levels: for unsigned maps, positive values, and negative values.
 
     Args:
         style: See `overlay`.
@@ -134,8 +134,8 @@ def palettes(style: Style, colormap: str) -> tuple[bytes, bytes, bytes]:
 
 
 def _lifted(colors: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
-    """Return colors that are brighter than any dimmed photo, and get brighter."""
-    # A color is scaled until a channel is full, which keeps its hue, and then mixed with white.
+    """Return colors of increasing brightness, all brighter than any dimmed photo."""
+    # Scale a color until a channel is saturated, which keeps its hue; then mix it with white.
     luma = colors @ _LUMA
     wanted = np.maximum(luma, _DARKEST + _RISE * np.linspace(0, 1, len(colors)))
     factor = np.minimum(wanted / np.maximum(luma, 1e-6), 255 / np.maximum(colors.max(1), 1e-6))
@@ -146,9 +146,9 @@ def _lifted(colors: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
 
 
 def page_tables(colormap: str) -> dict[str, Any]:
-    """Return the tables of the styles of pages, for their script.
+    """Return the tables of the styles for the script of pages.
 
-    `overlays.js` has no colors and no curves of its own.
+    `overlays.js` does not define colors or curves.
 
     Args:
         colormap: See `colormap_lut`.
@@ -175,7 +175,7 @@ def page_tables(colormap: str) -> dict[str, Any]:
 
 
 PAGE_STYLES: tuple[Style, ...] = ("heat", "light")
-"""Styles that pages can draw; of another one they begin with the first of these."""
+"""Styles that pages can draw; for other styles they start with the first."""
 
 
 def resize_image(
@@ -221,14 +221,14 @@ def overlay(
     Args:
         image: RGB.
         values: One per pixel of the image, as `AttentionMap.resize_to_image` returns them. NaN
-            marks pixels outside the model's input, which are dimmed and lie outside a thin frame.
+            marks pixels outside the model's input, which are dimmed, outside a thin frame.
         vmin: Value at the lower end of the colormap; lower values are clipped.
         vmax: Value at the upper end of the colormap; higher values are clipped.
-        colormap: Colormap of maps without sign.
+        colormap: Colormap of unsigned maps.
         opacity: Opacity of colors at `vmax`, between 0 and 1.
-        style: `heat` keeps the colors of the photo, with a heat map from a tenth of the scale on;
-            `quantitative` is a heat map on a gray photo, lighter where the value is higher, on any
-            photo; `light` shows the image at its original brightness where attention is high;
+        style: `heat` keeps the colors of the photo, with a heat map above a tenth of the scale;
+            `quantitative` is a heat map on a gray photo whose lightness increases with the value on
+            any photo; `light` shows the image at its original brightness where attention is high;
             `contour` draws lines at 25, 50 and 75 % of the value range.
         signed: Whether the map has negative values: positive ones are orange and negative ones
             blue; `light` shows magnitudes.
@@ -276,7 +276,7 @@ def _check_drawing(style: str, opacity: float) -> None:
 
 
 def _quiet(photo: Image.Image, style: Style) -> Image.Image:
-    """Return the photo as it is where there is no attention."""
+    """Return the photo as drawn where there is no attention."""
     look = _LOOKS[style]
     gray = photo.convert("L").convert("RGB")
     return Image.blend(photo, gray, look.grayness).point(look.dimming().tolist() * 3)
@@ -289,7 +289,7 @@ def _colored(
     colormap: str,
     signed: bool,
 ) -> Image.Image:
-    """Return levels in their colors."""
+    """Return the colors of levels."""
     plain, positive, negative = palettes(style, colormap)
     output = levels.copy()
     output.putpalette(positive if signed else plain)
@@ -302,7 +302,7 @@ def _colored(
 
 
 def _frame_seen(image: UInt8[np.ndarray, "y x 3"], seen: Bool[np.ndarray, "y x"]) -> None:
-    """Draw a thin frame around what the model saw, on what it did not see."""
+    """Draw a thin frame just outside the model's input."""
     rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
     if not len(rows):
         return
@@ -343,8 +343,8 @@ class DrawOptions:
         opacity: Opacity of colors at `vmax`, between 0 and 1.
         style: `heat`, `quantitative`, `light` or `contour`, see `visattn.viz.heatmap.overlay`.
         vmin: Value at the lower end of the colormap.
-        vmax: Value at the upper end of the colormap; None for that of the result.
-        smooth: Whether to interpolate between cells; None for what suits the result.
+        vmax: Value at the upper end of the colormap; None for a default that depends on the result.
+        smooth: Whether to interpolate between cells; None for a default that depends on the result.
 
     Raises:
         ValueError: If there is no such style, or the opacity is out of range.
@@ -362,7 +362,7 @@ class DrawOptions:
     smooth: bool | None = None
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Say what options of other libraries are called here."""
+        """Raise an error with the name used here for options of other libraries."""
         if hints := [hint for name in options if (hint := own_name(name))]:
             raise TypeError(f"unexpected option{hints[0]}")
         return super().__new__(cls)
@@ -391,7 +391,7 @@ class DrawOptions:
         )  # fmt: skip
 
     def otherwise(self, **defaults: Any) -> Self:
-        """Return the options, with values for those that are None.
+        """Return the options with values in place of None.
 
         Example:
             >>> DrawOptions(vmax=2.0).otherwise(vmax=1.0, smooth=False).vmax

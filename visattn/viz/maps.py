@@ -1,4 +1,4 @@
-"""Maps on their photo: overlays, layers, what a map explains, and what figures say of it."""
+"""Overlays of maps on their photo, marks of their targets, and texts of figures."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from visattn.viz.marks import draw_contour, draw_cross, draw_frame, draw_region
 
 UNITS = {"gate": "gate", "tokens": "attention", "words": "attention", "queries": "attention",
          "gradient": "attribution", "saliency": "saliency"}  # fmt: skip
-"""What the values of a map are, by its kind."""
+"""Label of the values of a map, by its kind."""
 MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
 
 
@@ -38,13 +38,12 @@ def overlay(
     """Return the image overlaid with an attention map, at the size of the image.
 
     Args:
-        image: The original image; or the tensor that the model was given, on which a map lies from
-            edge to edge.
+        image: The original image; or the input tensor of the model, which the map covers.
         attention_map: One placed map; or an array, tensor or nested list `[y, x]` on any grid,
             which covers the whole image unless a geometry is passed. Negative values make it
             signed.
         geometry: Geometry of an array: its grid covers the input of the network.
-        outline: Draw a contour at this share of `vmax`; None draws none.
+        outline: Draw a contour at this share of `vmax`; None for no contour.
         options: Fields of `DrawOptions`. By default `vmin` and `vmax` are those of
             `visattn.results.scale.map_scale`; for words of one caption, use one `vmax` for all.
 
@@ -53,7 +52,7 @@ def overlay(
             of several maps (index it first), or an array is not `[y, x]` and finite.
 
     Warns:
-        UserWarning: If the map is so close to zero everywhere that its colors have no meaning.
+        UserWarning: If all values are so close to zero that the colors are meaningless.
 
     Example:
         >>> from visattn import Geometry
@@ -90,9 +89,9 @@ def overlay(
 
 
 def displayed_image(image: ImageLike, attention_map: object = None) -> LoadedImage:
-    """Return an image to draw a map on, also one of channels, or the rendering of a tensor.
+    """Return an image to draw a map on; multi-channel images and tensors are rendered.
 
-    The rendering of a tensor has its colors if the map says which mean and std the model takes.
+    A tensor is rendered in its original colors if the map has the mean and std of the model.
 
     Example:
         >>> displayed_image(torch.zeros(5, 2, 3)).display[:37]
@@ -106,7 +105,7 @@ def displayed_image(image: ImageLike, attention_map: object = None) -> LoadedIma
 
 
 def check_photo(photo: LoadedImage, geometry: Geometry | None, what: str) -> None:
-    """Check that a result belongs to a photo: a copy of another size has other pixels.
+    """Check that a result belongs to a photo, and not to a resized copy.
 
     Raises:
         ValueError: If it belongs to an image of another size.
@@ -116,13 +115,13 @@ def check_photo(photo: LoadedImage, geometry: Geometry | None, what: str) -> Non
     """
     if geometry is not None and geometry.image_size != photo.size:
         raise ValueError(
-            f"{what} lies on an image of {geometry.image_size} (height, width), but {photo.name} "
-            f"has {photo.size}; pass the original image"
+            f"{what} belongs to an image of {geometry.image_size} (height, width), but "
+            f"{photo.name} has {photo.size}; pass the original image"
         )
 
 
 def placed_on_tensor(attention_map: AttentionMap, rendering: LoadedImage) -> AttentionMap:
-    """Return a map that lies on the input of its model, unless it has a place or can have none.
+    """Return a map with a geometry on the model's input, unless it has one or cannot have one.
 
     Example:
         >>> gate = AttentionMap(torch.eye(2), "gate", "gate")
@@ -149,11 +148,11 @@ def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
 def draw_target(
     image: UInt8[np.ndarray, "y x 3"], attention_map: AttentionMap
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return an image with what a map explains: a pixel as a cross, a region or a box as a line.
+    """Return an image with the target of a map: a pixel as a cross, a region or box as a line.
 
     Args:
         image: RGB, the original image at any size.
-        attention_map: A map of `visattn.explain`; of a class, nothing is drawn.
+        attention_map: A map of `visattn.explain`; nothing is drawn for a class.
 
     Example:
         >>> from visattn import Geometry
@@ -167,14 +166,14 @@ def draw_target(
     if thing is None or attention_map.geometry is None:
         return image
     size = (image.shape[0], image.shape[1])
-    share = np.divide(size, attention_map.geometry.image_size)[::-1]  # of x and of y
+    share = np.divide(size, attention_map.geometry.image_size)[::-1]  # factors of x and y
     if thing.point is not None:
         return draw_cross(image, *((np.array(thing.point) + 0.5) * share - 0.5))
     if thing.box is not None:
         return draw_frame(image, (np.array(thing.box) * np.tile(share, 2)).tolist())
     if thing.grid is not None:
         mask = mask_from_runs(thing.grid, thing.runs).float()
-        # the region is one of the input, which the cells of the map may not cover
+        # the region covers the input, which the cells of the map may not
         placed = AttentionMap(mask, "region", "gradient", attention_map.input_geometry)
         return draw_region(image, placed.resize_to_image(size).numpy() > 0.5)
     return image
@@ -183,12 +182,12 @@ def draw_target(
 def values_at(
     attention_map: AttentionMap, size: tuple[int, int], *, smooth: bool = True
 ) -> Float[np.ndarray, "y x"]:
-    """Return a map on its image, drawn at another size than it has; NaN where nothing was seen.
+    """Return a map at the size of a drawing of its image; NaN outside the input.
 
-    A fine map is averaged: drawn at once, the peak of 60 rows on 40 pixels could fall between two.
+    A map with more cells than pixels is averaged, so that its peak is not skipped.
 
     Args:
-        attention_map: One map, placed on its image.
+        attention_map: One map with a geometry.
         size: Height and width of the drawing.
         smooth: Whether to interpolate between cells.
 
@@ -217,7 +216,7 @@ def resize_map(
     if values.shape == size:
         return values
     valid = ~np.isnan(values)
-    # The mean over finite values: resampled with zeros for NaN, divided by the resampled mask.
+    # Mean over finite values: NaN becomes 0, and the result is divided by the resampled mask.
     total, weight = (
         np.asarray(Image.fromarray(each).resize((size[1], size[0]), Image.Resampling.BILINEAR))
         for each in (np.where(valid, values, 0).astype(np.float32), valid.astype(np.float32))
@@ -249,7 +248,7 @@ def target_line(attention_map: AttentionMap) -> str:
 
 
 def score_name(info: MapInfo) -> str:
-    """Return what the score of a map is: the logit of a class, or a score of something else.
+    """Return the name of the score of a map: `logit` for classes, else `score`.
 
     Example:
         >>> from visattn.results.info import Thing
@@ -260,7 +259,7 @@ def score_name(info: MapInfo) -> str:
 
 
 def map_notes(attention_map: AttentionMap) -> list[str]:
-    """Return what a reader of a map should know: notes, what was assumed, what was not seen.
+    """Return notes on a map: its own, assumptions, and how much the model saw.
 
     Example:
         >>> half = Geometry.identity((30, 40)).cropped(0, 0, (30, 20))
@@ -287,18 +286,17 @@ def method_title(attention_map: AttentionMap) -> str:
 
 
 def _known(value: float | Sequence[float | None] | None) -> float | None:
-    """Return a finite number; None for what figures leave out."""
+    """Return a finite number; None for values that figures omit."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _supersampled_size(attention_map: AttentionMap, tile: tuple[int, int]) -> tuple[int, int]:
-    """Return a size at which every cell of the map has a pixel; it is then averaged to the tile."""
+    """Return a size with at least a pixel per cell, to be averaged to the size of the tile."""
     geometry = attention_map.geometry
     if geometry is None:
         return tile
-    # A map of 60 rows on a tile of 40 pixels is drawn in 60 rows first, or its peak could fall
-    # between two pixels. How many of its cells an image of this height has follows from the height
-    # of a cell on the image.
+    # A map of 60 rows on a tile of 40 pixels is drawn with 60 rows first, else its peak could be
+    # skipped. The number of cells per image height follows from the height of a cell on the image.
     (rows, columns), (height, width) = attention_map.values.shape, geometry.input_size
     (scale_x, *_), (_, scale_y, _), _ = geometry.matrix
     image_height, image_width = geometry.image_size

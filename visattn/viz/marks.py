@@ -1,4 +1,4 @@
-"""Contours of maps and marks of what they explain, drawn on arrays with antialiasing."""
+"""Contours of maps and marks of their targets, drawn on arrays with antialiasing."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, UInt8
 Color = tuple[int, int, int]
 
 _WHITE = (255, 255, 255)
-_HALO = 1.5, 0.6  # of the dark halo on each side of a line: pixels, opacity
-_SMOOTHING = 80  # shorter side of the image / standard deviation; else lines have corners at cells
+_HALO = 1.5, 0.6  # dark halo on each side of a line: pixels, opacity
+_SMOOTHING = 80  # shorter side of the image / sigma; unsmoothed lines have corners
 
 
 def draw_contour(
@@ -24,8 +24,8 @@ def draw_contour(
 
     Args:
         image: RGB.
-        values: One per pixel of the image; there is no line beside NaN.
-        level: Value on the line.
+        values: One per pixel of the image; no line is drawn next to NaN.
+        level: Value of the contour.
         color: RGB.
 
     Example:
@@ -34,7 +34,7 @@ def draw_contour(
         >>> int(drawn[4, 4, 0]), int(drawn[4, 0, 0])
         (255, 0)
     """
-    # The distance to the line, to first order: |value - level| / |gradient|.
+    # First-order distance to the line: |value - level| / |gradient|.
     import cv2  # slow to import
 
     side = min(values.shape)
@@ -55,7 +55,7 @@ def draw_contour(
 
 
 def draw_cross(image: UInt8[np.ndarray, "y x 3"], x: float, y: float) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the image with a cross around a pixel, which itself stays visible.
+    """Return the image with a cross around a pixel, which remains visible.
 
     Args:
         image: RGB.
@@ -89,7 +89,7 @@ def draw_frame(
         >>> bool(drawn[10, 20, 0] > 0), int(drawn[20, 20, 0])
         (True, 0)
     """
-    # Lines run through pixels, and the right edge of a box ends the pixel before it.
+    # Lines run through pixel centers; the right edge of a box is exclusive.
     left, top, right, bottom = box[0], box[1], box[2] - 1, box[3] - 1
     outline = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
     return _draw_lines(image, [np.array(outline, float)], _line_width(image))

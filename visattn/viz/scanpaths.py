@@ -1,4 +1,4 @@
-"""Scan paths of glimpse models: windows on the photo, what the model saw, and what it said."""
+"""Figures of scan paths of glimpse models: windows, patches and class probabilities."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,13 +39,13 @@ from visattn.viz.heatmap import DrawOptions, colormap_lut, resize_image
 from visattn.viz.maps import check_photo
 from visattn.viz.text import fit_text, join_notes
 
-_FIRST, _LAST = 80, 240  # indices into the colormap: visible on black and on white
+_FIRST, _LAST = 80, 240  # colormap indices that are visible on black and on white
 _DIMMED = 0.5  # brightness outside all glimpses
-_MARGIN = 0.15  # shown around the image at most, where glimpses leave it
-_MARKER = 0.075  # radius of a number, in inches
-_UNSEEN = 40  # gray of the mosaic where no glimpse was
-_PATCH = 0.75  # side of a patch at most, in inches
-_CLASSES = 5  # in the plot of probabilities
+_MARGIN = 0.15  # maximum margin around the image, for glimpses outside of it
+_MARKER = 0.075  # radius of the circle of a number, in inches
+_UNSEEN = 40  # gray level of the mosaic outside all glimpses
+_PATCH = 0.75  # maximum side of a patch, in inches
+_CLASSES = 5  # number of classes in the plot of probabilities
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -120,7 +120,7 @@ def _draw_number(ax: Axes, place: Sequence[float], number: int, color: Any) -> N
 
 
 def _on(color: Float[np.ndarray, " 3"]) -> str:
-    """Return the color of text on a color: dark on bright, bright on dark."""
+    """Return a text color for a background: dark on bright, bright on dark."""
     return TEXT if color @ [0.3, 0.59, 0.11] > 0.47 else "white"
 
 
@@ -131,7 +131,7 @@ def _dim_outside(
     scales = boxes.shape[1]
     brightness = np.full(image.shape[:2], _DIMMED, np.float32)
     for scale in reversed(range(scales)):  # the finest scale overwrites coarser ones
-        # Of two scales 1 in the finer, 0.75 in the coarser, and 0.5 outside.
+        # For two scales: 1 in the finer, 0.75 in the coarser, and 0.5 outside.
         level = 1 - (1 - _DIMMED) * scale / scales
         for left, top, right, bottom in boxes[:, scale].round().astype(int).clip(0).tolist():
             brightness[top:bottom, left:right] = level
@@ -141,9 +141,9 @@ def _dim_outside(
 def _line_between(
     start: Float[np.ndarray, " 4"], end: Float[np.ndarray, " 4"]
 ) -> list[Float[np.ndarray, " 2"]]:
-    """Return the line from the center of a box to that of another, as far as it is outside of both.
+    """Return the part outside both boxes of the line between their centers.
 
-    What was looked at stays visible. Boxes that overlap have no line.
+    The content of the boxes stays visible. Overlapping boxes have no line.
     """
     first, last = ((box[:2] + box[2:]) / 2 for box in (start, end))
     step = last - first
@@ -154,9 +154,9 @@ def _line_between(
 
 
 def _separate_points(points: Float[np.ndarray, "t 2"], distance: float) -> Float[np.ndarray, "t 2"]:
-    """Return points moved apart until each two have a minimum distance (80 iterations at most)."""
+    """Return points moved apart to a minimum distance (at most 80 iterations)."""
     moved = points.astype(np.float64)
-    # Points at one place have no direction in which they could be pushed apart.
+    # Coincident points have no direction in which they could be moved apart.
     golden = np.arange(len(points)) * 2.39996  # golden angle: distinct directions
     moved += 1e-3 * distance * np.stack([np.cos(golden), np.sin(golden)], -1)
     for _ in range(80):
@@ -176,7 +176,7 @@ def glimpse_mosaic(
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return the patches of all glimpses at their positions, at the resolution of the model.
 
-    Where patches overlap, the finest scale is on top, and of one scale the latest glimpse. Pixels
+    Where patches overlap, the finest scale is on top, and within a scale the latest glimpse. Pixels
     outside all patches are dark gray.
 
     Args:
@@ -186,7 +186,7 @@ def glimpse_mosaic(
         size: Height and width of the output.
 
     Raises:
-        ValueError: If the patches have no channels, as those of records of `visattn glimpse`.
+        ValueError: If the patches have no channels, as in records of `visattn glimpse`.
 
     Example:
         >>> white = np.full((1, 1, 1, 2, 2), 255, np.uint8)
@@ -195,8 +195,8 @@ def glimpse_mosaic(
     """
     if not patches.shape[2]:
         raise ValueError(
-            "the scan path is that of a record without what the network saw: compute it with "
-            "glimpses(model, image), or read one that save of a ScanPath wrote"
+            "the scan path comes from a record without patches: compute it with "
+            "glimpses(model, image), or load a file written by ScanPath.save"
         )
     output = np.full((*size, 3), _UNSEEN, np.uint8)
     for scale in reversed(range(boxes.shape[1])):
@@ -218,7 +218,7 @@ def _nearest_cells(
     start: float, end: float, length: int, num_cells: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels of one axis inside an interval, and the patch cell of each."""
-    # From 0.6 to 3.6 lie the centers of pixels 1, 2 and 3, which show cells 0, 1 and 1 of two.
+    # 0.6 to 3.6 has the centers of pixels 1, 2 and 3, which show cells 0, 1 and 1 of two.
     centers = np.arange(length) + 0.5
     inside = np.flatnonzero((centers >= start) & (centers < end))
     position = (centers[inside] - start) / (end - start)
@@ -231,11 +231,11 @@ def top_classes(
     *,
     glimpses_per_label: int | None = None,
 ) -> list[int]:
-    """Return the classes to plot: the predictions, then their rivals.
+    """Return the classes to plot: the predictions, then their competitors.
 
     A prediction is made after the last glimpse or, for a sequence of labels, after each
-    `glimpses_per_label` glimpses; all of them are returned. Rivals are the classes with the highest
-    probability after any glimpse, ordered by their probability after the last one.
+    `glimpses_per_label` glimpses; all of them are returned. Competitors are the classes with the
+    highest probability after any glimpse, ordered by their probability after the last one.
 
     Example:
         >>> top_classes(np.array([[0.1, 0.6, 0.3], [0.2, 0.1, 0.7]]), max_classes=2)
@@ -252,7 +252,7 @@ def top_classes(
 def draw_probabilities(ax: Axes, scan: ScanPath) -> None:
     """Draw lines of the most probable classes over glimpses.
 
-    The lines of a sequence of labels are interrupted where the next label begins.
+    For a sequence of labels, lines are interrupted where the next label begins.
 
     Args:
         ax: Axes of matplotlib.
@@ -287,7 +287,8 @@ def glimpse_figure(
 
     The first row shows the image with the scan path, the mosaic of all glimpses, and the class
     probabilities after each glimpse. Below are the patches of each glimpse, a row per scale, and
-    the most probable class after it. Labels of a sequence are written where they are read.
+    the most probable class after it. Labels of a sequence are written at the glimpse after which
+    they are read.
 
     Args:
         image: The original image.
@@ -316,7 +317,7 @@ def glimpse_figure(
     per_row = min(count, max(1, int((width - 2 * MARGIN) / 0.55)))
     per_row = -(-count // -(-count // per_row))  # balances the rows
     side = min(_PATCH, (width - 2 * MARGIN - 0.3) / per_row - 0.06)
-    tall = LINE * 1.2 + scales * (side + 0.04) + 2 * LINE  # of the patches of a glimpse
+    tall = LINE * 1.2 + scales * (side + 0.04) + 2 * LINE  # height of the patches of a glimpse
     note = join_notes(*_note_parts(scan), scan.geometry.seen_text)
     strip = -(-count // per_row) * tall
     with style(rc):
@@ -334,7 +335,7 @@ def glimpse_figure(
             places = read.boxes.numpy() * np.tile([size[1] / columns, size[0] / height], 2)
             return glimpse_mosaic(read.patches.numpy(), places, size)
 
-        mosaic((1, 1))  # so that a record without patches is an error of the caller
+        mosaic((1, 1))  # raises for a record without patches here, not while drawing
         show(axes[1], (height, columns), mosaic)
         draw_probabilities(axes[2], read)
         box = axes[2].get_position()
@@ -358,7 +359,7 @@ def _draw_patches(
 ) -> None:
     """Draw the patches of each glimpse in order, with the most probable class after it.
 
-    Before each row of patches of several scales stands how much wider they are than the first.
+    With several scales, each row is labeled by its width relative to the finest scale.
     """
     (width, height), (side, tall) = area, cell
     ax.set_axis_off()
@@ -423,7 +424,7 @@ def notebook_scanpath(scan: ScanPath) -> bytes | None:
     """Return the scan path on the network's input, as a PNG file for notebooks.
 
     Args:
-        scan: A scan path; None is returned for one of a record without pixels.
+        scan: A scan path; None is returned for one from a record without pixels.
     """
     if not len(scan.pixels):
         return None

@@ -26,7 +26,7 @@ _UNCOUNTED = (150, 150, 150)
 def class_color(number: int) -> tuple[int, int, int]:
     """Return the color of a class, RGB; class 0, the background, is black.
 
-    The color depends on the number alone, so that figures can be compared.
+    The color depends only on the index, so that figures can be compared.
 
     Example:
         >>> class_color(0), class_color(1)
@@ -34,7 +34,7 @@ def class_color(number: int) -> tuple[int, int, int]:
     """
     if number == 0:
         return 0, 0, 0
-    # Steps of the golden ratio spread any number of hues evenly, and keep successive ones apart.
+    # Golden-ratio steps spread any number of hues evenly and keep successive ones distinct.
     hue = (0.014 + (number - 1) * _GOLDEN_RATIO) % 1
     saturation, value = (0.7, 0.92) if (number - 1) % 2 == 0 else (0.85, 0.72)
     red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
@@ -42,7 +42,7 @@ def class_color(number: int) -> tuple[int, int, int]:
 
 
 def class_palette(*, background: bool = True) -> UInt8[np.ndarray, "256 3"]:
-    """Return the colors of the values of a label map, RGB; 255, which does not count, is gray.
+    """Return the RGB colors of the values of a label map; 255 (ignored) is gray.
 
     Args:
         background: Whether class 0 is the background, which is black.
@@ -62,7 +62,7 @@ def draw_labels(
     opacity: float = 0.6,
     background: bool = True,
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return an image with the color of each pixel's class over it, and the outlines of regions.
+    """Return an image overlaid with class colors and the outlines of regions.
 
     Args:
         image: RGB.
@@ -85,7 +85,7 @@ def draw_labels(
 
 
 def outlines(labels: Integer[np.ndarray, "y x"]) -> Bool[np.ndarray, "y x"]:
-    """Return the pixels of classes above 0 that border on another class.
+    """Return the pixels of classes above 0 that border another class.
 
     Example:
         >>> outlines(np.array([[0, 3, 3, 3, 3]])).astype(int)
@@ -105,7 +105,7 @@ def draw_errors(
     truth: Integer[np.ndarray, "y x"],
     labels: Integer[np.ndarray, "y x"],
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the image in gray, with wrong pixels red and pixels that do not count light gray.
+    """Return the image in gray, with wrong pixels in red and ignored pixels in light gray.
 
     Args:
         image: RGB.
@@ -135,8 +135,8 @@ def segmentation_figure(
 ) -> Figure:
     """Return a figure of photo, prediction and gates; with a true label map also truth and errors.
 
-    Gates are drawn on the fixed scale from 0 to 1, each on its own grid: stretched from its minimum
-    to its maximum, a gate that is open everywhere would show a structure.
+    Gates are drawn on a fixed scale from 0 to 1, each on its own grid: with a stretched scale, a
+        gate that is open everywhere would seem to have structure.
 
     Args:
         image: The photo.

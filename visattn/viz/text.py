@@ -1,4 +1,4 @@
-"""Text on figures and pages: sanitizing of what is not ours, line breaks, and fonts."""
+"""Text in figures and pages: sanitizing of untrusted text, line breaks, and fonts."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from typing import Any
 from visattn.results.values import format_percent
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
-_MAX_MARKS = 4  # combining marks per letter; Vietnamese needs two, Hebrew and Thai three
+_MAX_MARKS = 4  # combining marks per character; Vietnamese needs two, Hebrew and Thai three
 # Control characters, surrogates and bidirectional formatting characters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069]"
@@ -20,8 +20,8 @@ _HIDDEN = re.compile(
 def sanitize_text(text: str, max_length: int | None = None) -> str:
     r"""Return a text with hidden characters replaced, excess combining marks removed, truncated.
 
-    A bidirectional override can disguise a file name, and hundreds of combining marks on a letter
-    would cover the page.
+    A bidirectional override can disguise a file name, and hundreds of combining marks on a
+    character would cover the page.
 
     Args:
         text: Untrusted text.
@@ -42,7 +42,7 @@ def sanitize_text(text: str, max_length: int | None = None) -> str:
 
 
 def _limit_marks(text: str) -> str:
-    """Return a text with a limited number of combining marks per letter."""
+    """Return a text with a limited number of combining marks per character."""
     kept: list[str] = []
     marks = 0
     for character in text:
@@ -53,7 +53,7 @@ def _limit_marks(text: str) -> str:
 
 
 def fit_text(text: str, inches: float, *, size: float = 8.0, lines: int = 1) -> str:
-    """Return a text in lines that are about as long as a width, with an ellipsis if it is cut.
+    """Wrap a text to about a width, with an ellipsis if it is cut.
 
     Args:
         text: Untrusted text.
@@ -68,14 +68,14 @@ def fit_text(text: str, inches: float, *, size: float = 8.0, lines: int = 1) -> 
         ['a man', 'riding a', 'horse']
     """
     text = sanitize_text(" ".join(text.split()), 400)
-    mean = sum(map(_width, text)) / max(1, len(text)) * 1.04 * size / 72  # inches of a letter
+    mean = sum(map(_width, text)) / max(1, len(text)) * 1.04 * size / 72  # inches per character
     count = max(3, int(inches / (mean or 1)))
     return "\n".join(textwrap.wrap(text, count, max_lines=lines, placeholder=ELLIPSIS))
 
 
 @cache
 def _width(letter: str) -> float:
-    """Return the width of a letter, by its height."""
+    """Return the width of a character relative to its height."""
     from matplotlib.ft2font import FT2Font
 
     if unicodedata.east_asian_width(letter) in "WF":
@@ -92,9 +92,9 @@ _boxed: dict[str, None] = {}
 
 
 def choose_fonts(text: Any) -> None:
-    """Let a text of matplotlib take letters that its fonts lack from other fonts of the system.
+    """Let a matplotlib text use other fonts of the system for characters that its fonts lack.
 
-    Letters that no font has become boxes, as `pop_boxed_letters` tells.
+    Characters that no font has are drawn as boxes; see `pop_boxed_letters`.
 
     Args:
         text: A `matplotlib.text.Text`.
@@ -115,7 +115,7 @@ def choose_fonts(text: Any) -> None:
 
 
 def pop_boxed_letters() -> str:
-    """Return the letters that figures showed as boxes since the last call, each once."""
+    """Return the distinct characters that were drawn as boxes since the last call."""
     letters = "".join(_boxed)
     _boxed.clear()
     return letters
@@ -123,7 +123,7 @@ def pop_boxed_letters() -> str:
 
 @cache
 def _family_with(letter: str) -> str | None:
-    """Return the first font family with a letter: that of figures, then upright sans-serif ones."""
+    """Return the first font family with a character: that of figures, then upright sans-serif."""
     return next((name for name, path in _fonts() if ord(letter) in _letters(path)), None)
 
 
@@ -136,7 +136,7 @@ def _fonts() -> list[tuple[str, str]]:
         ours = font.name != "DejaVu Sans"
         return ours, font.style != "normal", abs(weight - 400), "Sans" not in font.name, font.fname
 
-    # Last Resort has a box for each letter of Unicode; matplotlib and macOS have a copy.
+    # Last Resort, which comes with matplotlib and macOS, has boxes for all of Unicode.
     usable = [f for f in fontManager.ttflist if "lastresort" not in f.name.replace(" ", "").lower()]
     return [(font.name, font.fname) for font in sorted(usable, key=plainness)]
 
@@ -159,7 +159,7 @@ def format_probability(log_prob: float) -> str:
 
 
 def join_notes(*parts: str) -> str:
-    """Return the parts of a subtitle that are not empty, with dots between them.
+    """Join the non-empty parts of a subtitle with dots.
 
     Example:
         >>> join_notes("photo.jpg", "", "the model saw 35 % of the photo")

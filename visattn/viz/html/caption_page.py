@@ -41,10 +41,9 @@ def caption_html(
     Args:
         image: The original image.
         caption: Its caption; the `alternatives` can be selected on the page. The boxes and scores
-            of its `phrases` are shown. Or captions of models by their names: of several, each has a
-            row of words.
-        boxes: Boxes of the maps of the first caption, from `caption.maps.boxes()`, which are
-            outlined.
+            of its `phrases` are shown. Or a dictionary of captions by model name: each gets a row
+            of words.
+        boxes: Boxes to outline, from `caption.maps.boxes()` of the first caption.
         options: Fields of `PageOptions`, such as `name`, `index`, `colormap` and `vmax`.
 
     Raises:
@@ -69,7 +68,7 @@ def caption_html(
     page = PageOptions(**options).otherwise(name=Path(photo.name).name, smooth=best.smooth)
     rows: list[dict[str, Any]] = []
     for name, each in models.items():
-        # Of one model, all candidates are on the page; of several, the best of each.
+        # All candidates of a single model; the best of each of several models.
         shown = [one.drawable() for one in (each, *(() if several else each.alternatives))]
         rows += _caption_rows(shown, page.vmax, geometry, name * several, several)
     for view, outlines in zip(rows[0]["views"], relative_boxes(boxes), strict=False):
@@ -135,7 +134,7 @@ def _caption_rows(
 
 
 def _word(caption: Caption, at: int) -> dict[str, Any]:
-    """Return what is known of a word."""
+    """Return the facts about a word."""
     facts = []
     if caption.log_probs:
         chance = math.exp(min(0.0, caption.log_probs[at]))
@@ -160,13 +159,13 @@ def _word(caption: Caption, at: int) -> dict[str, Any]:
 
 
 def _spaced_words(caption: Caption) -> list[str]:
-    """Return the words with what stands before them: a space, or nothing in some scripts."""
+    """Return the words, each with the space before it, which some scripts do not have."""
     spaces = caption.spaces or (True,) * len(caption.words)
     return [" " * (at > 0 and spaces[at]) + word for at, word in enumerate(caption.words)]
 
 
 def _phrase_facts(phrase: GroundedPhrase, at: int) -> list[dict[str, Any]]:
-    """Return how much of the map of a word of a phrase lies in its boxes."""
+    """Return how much of the map of a word is inside the boxes of its phrase."""
     if at >= len(phrase.correctness):
         return [fact("Inside the boxes", "outside the model's input")]
     inside = phrase.correctness[at]
@@ -187,18 +186,18 @@ def _gate_label(caption: Caption) -> str:
 def _gate_meaning(caption: Caption) -> str:
     label = _gate_label(caption)
     if caption.gate_symbol.startswith("on "):
-        return f"{label}: share of the word's attention that lies there"
+        return f"{label}: share of the word's attention on the photo"
     return (
-        f"{label}: how much the image counts for the word, 0 to 1; a word with a low gate follows "
-        "from the words before it"
+        f"{label}: weight of the image for the word, 0 to 1; a word with a low gate depends mostly "
+        "on the words before it"
     )
 
 
 def _first_word(caption: Caption) -> int:
-    """Return the word to begin with: one with boxes, or else that with the clearest map."""
+    """Return the index of the first word to show: one with boxes, else that of the highest peak."""
     if caption.phrases:
-        return caption.phrases[0].first + caption.phrases[0].words - 1  # mostly the noun
+        return caption.phrases[0].first + caption.phrases[0].words - 1  # usually the noun
     peaks = caption.maps.values.flatten(1).amax(1).tolist()
-    # Articles and the like attend to what the words around them name.
+    # Articles and other function words attend to the objects of neighboring words.
     named = [at for at, word in enumerate(caption.words) if word.strip().lower() not in _FUNCTION]
     return max(named or range(len(peaks)), key=peaks.__getitem__, default=0)

@@ -40,13 +40,13 @@ def render_page(
     are escaped and cannot become markup or code.
 
     Args:
-        template: Template file in this folder of what is between the tags of the body, with
-            `$name` placeholders.
+        template: Template file in this folder for the content of the body, with `$name`
+            placeholders.
         styles: CSS files in this folder, concatenated.
         scripts: JavaScript files in this folder, concatenated into one function.
         data: Data for the script, serializable as JSON.
         css: Additional CSS rules; trusted.
-        kind: What the page shows, by which some CSS rules select.
+        kind: Kind of page, for CSS selectors.
         heading: Title of the window, which is escaped.
         texts: Values of placeholders, which are escaped.
         markup: Values of placeholders, inserted without escaping; trusted.
@@ -118,7 +118,7 @@ def image_data_url(
 
 
 def path_url(path: str) -> str:
-    """Return the relative URL of a path of our own making, whose parts are joined by `/`.
+    """Return the relative URL of a path that visattn made, with parts joined by `/`.
 
     Schemes and fragments in names are quoted.
 
@@ -143,7 +143,7 @@ def _hash(text: str) -> str:
 
 def _quoted_json(data: Mapping[str, Any]) -> str:
     """Return JSON that cannot end a script element: <, > and & are escaped."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: no U+2028 is left
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII, so there is no U+2028
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
 
@@ -158,17 +158,17 @@ SOFTWARE = """\
   year = {2026},
 }"""
 """This software as BibTeX."""
-_NO_SCRIPTS = "The attention maps are drawn by a script in this page, but scripts are off."
+_NO_SCRIPTS = "The attention maps are drawn by a script in this page, but scripts are disabled."
 
 
 @dataclass(frozen=True)
 class PageOptions(DrawOptions):
-    """Options of all pages of a photo: those of figures, of which a page uses some at first.
+    """Options of pages of a photo; the drawing options set the initial state of the page.
 
     Args:
         name: Name on the page; by default the file name of the image.
         index: File name of the index page to link to.
-        panel: File name of a figure of the same maps, to which the page links without scripts.
+        panel: File name of a figure of the same maps, linked if scripts are disabled.
     """
 
     name: str | None = None
@@ -182,11 +182,11 @@ def fact(
     """Return a row of a readout, for the script.
 
     Args:
-        name: What is said.
+        name: Label.
         text: Its value.
-        share: How far its bar is filled, 0 to 1; None for a row without a bar.
+        share: Length of its bar, 0 to 1; None for no bar.
         mark: Position of a mark on the bar.
-        kind: `chance` or `gate` for what is also drawn below the word.
+        kind: `chance` or `gate` for values that are also drawn below the word.
     """
     return {"name": name, "text": text, "share": share, "mark": mark, "kind": kind}
 
@@ -194,12 +194,12 @@ def fact(
 def map_view(
     values: Float[np.ndarray, "y x"], label: str, scale: Sequence[float], **more: Any
 ) -> dict[str, Any]:
-    """Return a map that can be chosen on a page, for the script.
+    """Return a selectable map of a page, for the script.
 
     Args:
-        values: The map, on the cells of its grid.
-        label: On its button.
-        scale: Values of both ends of the colors.
+        values: The map, one value per grid cell.
+        label: Text of its button.
+        scale: Values at both ends of the color scale.
         more: `title` and `which` one it is in words; `geometry` where it is not that of the page;
             `range` of all maps on the scale; `unit`; `even`, the value of a map without
             preference; `signed`; `cells` that stay sharp; `facts`, and `details` that are folded;
@@ -216,11 +216,11 @@ def map_view(
 
 
 def map_row(views: Sequence[dict[str, Any]], title: str, **more: Any) -> dict[str, Any]:
-    """Return maps that are chosen from, such as those of the words of a caption, for the script.
+    """Return a row of selectable maps, such as those of the words of a caption, for the script.
 
     Args:
         views: Maps, from `map_view`.
-        title: What they belong to: a caption, a question, a class.
+        title: Title of the row: a caption, a question, a class.
         more: `name` of the row; `mean`, a map of all; `line` and `score` of the button where one
             row of several is chosen; `answer` with its `facts`; `tokens`, the words of a question,
             with those that are `unknown` and the `most` that one of them weighs; `notes`.
@@ -231,7 +231,7 @@ def map_row(views: Sequence[dict[str, Any]], title: str, **more: Any) -> dict[st
 
 
 def own_geometry(geometry: Geometry | None, base: Geometry) -> dict[str, Any]:
-    """Return a geometry for the page; nothing if it is that of the page."""
+    """Return a geometry for the script; empty if it is that of the page."""
     if geometry is None or (geometry.matrix, geometry.region) == (base.matrix, base.region):
         return {}
     return {"geometry": _page_geometry(geometry)}
@@ -249,17 +249,17 @@ def photo_page(
     bibtex: str = SOFTWARE,
     **data: Any,
 ) -> str:
-    """Return a self-contained HTML page with an image on which a script draws maps.
+    """Return a self-contained HTML page of an image, on which a script draws maps.
 
     Args:
-        image: RGB, of any size and proportions.
+        image: RGB, of any size and aspect ratio.
         geometry: Geometry of the maps.
-        rows: Maps to choose from, from `map_row`; the first is shown first.
-        options: Name of the image, and how maps are drawn at first.
-        kind: What they are maps of: `words`, `hops` or `methods`.
+        rows: Selectable maps, from `map_row`; the first is shown initially.
+        options: Name of the image, and initial drawing options.
+        kind: Kind of maps: `words`, `hops` or `methods`.
         model: Name of the model; "" if it is unknown.
         others: Heading of the list of rows.
-        bibtex: What is to be cited.
+        bibtex: Citations.
         data: Further data for the script: `together` for rows that are all shown, `first` map,
             meaning of a `gate`, `layers` with their heads, the query that is `read` first, and
             whether queries are `pooled`.
@@ -322,7 +322,7 @@ def _page_geometry(geometry: Geometry) -> dict[str, Any]:
 
 
 def _plain(data: Any) -> Any:
-    """Return data as JSON can hold it: arrays as base64 of bytes or of little-endian float32."""
+    """Return data for JSON, with arrays as base64 of bytes or of little-endian float32."""
     if isinstance(data, Mapping):
         return {key: _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -334,7 +334,7 @@ def _plain(data: Any) -> Any:
 
 
 def _without_scripts(panel: str | None) -> str:
-    """Return what a page says where scripts are off, with a link to a figure of its maps."""
+    """Return the text for browsers without scripts, with a link to a figure of the maps."""
     link = ' <a href="{}">{}</a> shows them as a figure.'
     shown = "" if panel is None else link.format(path_url(panel), escape_text(panel))
     return f'<noscript><p class="plain">{_NO_SCRIPTS}{shown}</p></noscript>'

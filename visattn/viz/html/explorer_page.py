@@ -85,7 +85,7 @@ def explorer_html(
     page = PageOptions(**options).otherwise(name=Path(image.name).name, smooth=True)
     scales = scales or [map_scale([entry]) for entry in maps]
     title = next(filter(None, map(target_line, maps)), "Attention")
-    several = len({*filter(None, map(target_line, maps))}) > 1  # then buttons name the target, too
+    several = len({*filter(None, map(target_line, maps))}) > 1  # buttons show the target
     views = [_map_view(*pair, geometry, several) for pair in zip(maps, scales, strict=True)]
     return photo_page(
         image.pixels,
@@ -102,7 +102,7 @@ def explorer_html(
 
 
 def bibtex(methods: Sequence[str]) -> str:
-    """Return the papers of methods and visattn itself, to be cited.
+    """Return BibTeX of the papers of methods and of visattn.
 
     Example:
         >>> "author = {Selvaraju and others}" in bibtex(["gradcam"])
@@ -145,7 +145,7 @@ def quantize_weights(
 
 
 def _first_query(info: ModelInfo) -> str:
-    """Return which tokens ask at first: `mean` for all patches, or the name of what is read."""
+    """Return the initial query: `mean` of all patches, or the tokens that the model reads."""
     if info.pooling in ("mean", "attention"):
         return "mean"
     return "" if info.pooling in ("class", "none") else describe_read_rows(info)
@@ -173,13 +173,13 @@ def _layer_data(layer: RecordedLayer, subject: Subject, base: Geometry) -> dict[
 
 
 def _averaged_grid(layer: RecordedLayer, info: ModelInfo) -> tuple[int, int] | None:
-    """Return the grid of the patches whose means the queries of a layer are; None if it has all."""
+    """Return the grid of averaged queries of a layer; None if no queries were averaged."""
     grid = next((each.grid for each in info.attention_layers if each.site == layer.site), None)
     return None if grid is None or tuple(grid) == tuple(layer.grid) else grid
 
 
 def _pooling_text(layers: Sequence[RecordedLayer], info: ModelInfo) -> str:
-    """Return what the page says of queries that are means of several patches; "" if none are."""
+    """Return the note on averaged queries; "" without them."""
     pairs = {(own, layer.grid) for layer in layers if (own := _averaged_grid(layer, info))}
     texts = [
         f"{y0} \N{MULTIPLICATION SIGN} {x0} patches to {y} \N{MULTIPLICATION SIGN} {x}"
@@ -207,13 +207,13 @@ def _map_view(
 
 
 def _details(attention_map: AttentionMap) -> list[tuple[str, str]]:
-    """Return names and values of how a map was made."""
+    """Return the settings of a map, as names and values."""
     rows, columns = attention_map.values.shape
     info, grid = attention_map.info, f"{rows} \N{MULTIPLICATION SIGN} {columns}"
     facts = [("Grid", grid), *([("Input", info.input_text)] if info.input_text else [])]
     options = dict(info.options)
     if info.layer is not None and "layers" in options:
-        options["layers"] = info.layer  # by its name: the number of a layer says nothing
+        options["layers"] = info.layer  # by name, since the index of a layer is not informative
     for key, value in sorted(options.items()):
         if value is not None:
             facts.append((str(key).replace("_", " ").capitalize(), _short_text(value)))

@@ -29,13 +29,13 @@ def index_page(
 ) -> str:
     """Return a page with a card for each image, and a search field.
 
-    Cards are sorted by name; on the page also by class and probability, with wrong classes first.
+    Cards are sorted by name; the page can also sort by class or probability, with errors first.
 
     Args:
         entries: Entries in any order; numbers in names are sorted numerically.
         title: Title of the page.
-        about: What is said of all: model, command, date.
-        first: Names of the cards that come first, in their order.
+        about: Facts about all images: model, command, date.
+        first: Names of the cards that come first, in this order.
 
     Example:
         >>> page = index_page([Card("50 %", "50 %.html", "a dog", "data:image/jpeg;base64,")])
@@ -78,7 +78,7 @@ def thumbnail(image: UInt8[np.ndarray, "y x 3"]) -> str:
         >>> thumbnail(np.zeros((30, 40, 3), np.uint8)).startswith("data:image/jpeg;base64,")
         True
     """
-    # By whole steps first: half of the work, which no eye sees at this size.
+    # Reduce by an integer factor first, which halves the work without a visible difference.
     reduced = Image.fromarray(image).reduce(max(1, max(image.shape) // _THUMBNAIL))
     return image_data_url(np.asarray(reduced), longest=_THUMBNAIL, quality=64)[0]
 
@@ -105,7 +105,7 @@ def _index_card(entry: Card) -> str:
 def _order(entry: Card) -> tuple[list[tuple[int, str]], str]:
     """Return the sort key of a card: photo 9 before photo 10."""
     natural = [
-        # By the number of digits, then digit by digit: numbers of any length.
+        # By the number of digits, then digit by digit, for numbers of any length.
         (len(part.lstrip("0")) if part.isdecimal() else 0, part.casefold())
         for part in re.split(r"(\d+)", entry.name)
     ]

@@ -1,4 +1,4 @@
-"""What notebooks show of results: maps as a picture, a caption as HTML without scripts."""
+"""Results in notebooks: maps as a picture, captions as HTML without scripts."""
 
 import hashlib
 from dataclasses import replace
@@ -11,7 +11,7 @@ from visattn.viz.figures import figure, png
 from visattn.viz.heatmap import overlay
 from visattn.viz.html.document import escape_text, image_data_url
 
-_MOST = 24  # maps in a picture
+_MOST = 24  # maximum number of maps in a picture
 _STYLE = (
     "#{id}{{font:16px/1.6 Georgia,serif;max-width:640px}}"
     "#{id} div{{position:relative;width:max-content;max-width:100%}}"
@@ -27,7 +27,7 @@ def notebook_caption(caption: Caption) -> str | None:
     """Return the photo and the words for notebooks; hovering over a word shows its map.
 
     Args:
-        caption: A caption; without its photo or without words nothing is shown.
+        caption: A caption; the result is empty without its photo or without words.
 
     Example:
         >>> import torch
@@ -71,11 +71,11 @@ def notebook_caption(caption: Caption) -> str | None:
 
 
 def notebook_map(attention_map: AttentionMap) -> bytes | None:
-    """Return maps as a PNG file: tiles as they lie on the image, or the channels of a gate as bars.
+    """Return maps as a PNG file: tiles of the image, or the channels of a gate as bars.
 
     Args:
-        attention_map: One or more maps, on one color scale; of many the first are drawn. None is
-            returned without any.
+        attention_map: One or more maps, on one color scale; only the first of many are drawn.
+            Without maps, None is returned.
 
     Example:
         >>> import torch

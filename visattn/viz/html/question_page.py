@@ -32,12 +32,12 @@ def answer_html(
     """Return a self-contained HTML page with answers and the attention map of each hop.
 
     Each hop has a tab. All hops of a question share one scale, from 0 to their common maximum, so
-    that a diffuse map looks diffuse beside a sharp one. Words are shaded by their weight.
+    that diffuse and sharp maps can be compared. Words are shaded by their weight.
 
     Args:
         image: The original image.
         answers: Answers to questions about this image by one model.
-        boxes: Boxes of the maps of each answer, which are outlined.
+        boxes: Boxes to outline, from the maps of each answer.
         options: Fields of `PageOptions`, such as `name`, `index` and `colormap`.
 
     Raises:
