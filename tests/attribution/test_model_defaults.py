@@ -104,7 +104,7 @@ def test_a_model_of_blue_green_and_red_takes_tensors_of_its_processor() -> None:
         explain(model, PHOTO, "input_gradient", 1)
     crop = {"height": 64, "width": 64}
     processor = transformers.MobileViTImageProcessor(size={"shortest_edge": 64}, crop_size=crop)
-    with pytest.raises(ValueError, match="takes other steps than resize, crop and mean"):
+    with pytest.raises(ValueError, match="has other steps than resize, crop and normalize"):
         explain(model, PHOTO, "input_gradient", 1, processor=processor)
     right = processor(PHOTO, return_tensors="pt")["pixel_values"]
     steps = v2.Compose([v2.Resize(64), v2.CenterCrop(64)])

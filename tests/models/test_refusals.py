@@ -79,7 +79,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: vit(attention="lsh", lsa=True), "lsa needs full attention, got lsh"),
     (lambda: vit(stem="conv", patch_size=6, img_size=(24, 36)), r"patches of 2, 4, 8, .* \(6, 6\)"),
     (lambda: vit(stem="shifted", patch_size=(8, 4)), r"must be square, got \(8, 4\)"),
-    (lambda: AttentionResNet(CLASSES, depth=50), r"6n \+ 2, .* 50. For the networks of Im"),
+    (lambda: AttentionResNet(CLASSES, depth=50), r"6n \+ 2, .* 50. For ImageNet networks"),
     (lambda: UNet(CLASSES, timm()), r"grids of different sizes, got 2 x 3; set"),
     (lambda: UNet(CLASSES, timm("test_vit", img_size=(160, 160), stage=[0, 1])), "got 10 x 10"),
     (lambda: timm("test_resnett"), "unknown timm model 'test_resnett'; did you mean test_resnet"),

@@ -54,7 +54,7 @@ WRAPPED: dict[str, tuple[Callable[[], Any], str]] = {
     "ema": (lambda: {"model": OTHER, "ema": {"state_dict": named()}}, "those in ema.state_dict"),
     "backbone": (
         lambda: {**named("backbone."), "head.mlp.weight": torch.ones(3)},
-        "the prefix backbone. is removed, 1 tensors without it are left out",
+        "the prefix backbone. is removed, 1 tensors without it are ignored",
     ),
     "compiled": (lambda: named("module._orig_mod."), "the prefix module. is removed"),
     "Lightning": (
@@ -116,9 +116,9 @@ def recursive() -> Any:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "itself": (recursive, "holds no weights, or several sets of them"),
+    "itself": (recursive, "has no weights, or several sets of them"),
     "two": (lambda: {"two": {"one": named(), "other": named()}}, "or several sets of them"),
-    "none": (lambda: {"none": {"a": 3}}, "holds no weights"),
+    "none": (lambda: {"none": {"a": 3}}, "has no weights"),
     "other classes": (
         lambda: dict(net(classes=11).state_dict()),
         r"does not fit Net: 0 missing .* 2 of another shape \['fc.weight \[11, 5\] instead of \[7",

@@ -18,8 +18,8 @@ else:
 class AttentionCallback(TrainerCallback):
     """Draws attention maps of the same images while a Trainer trains a model.
 
-    They are written to the folder of the panels; nothing is sent to other loggers. The main process
-    draws them.
+    They are written to the folder of the panels, by the main process; nothing is sent to other
+    loggers.
 
     Args:
         panels: Images, method, folder and interval.
@@ -44,7 +44,7 @@ class AttentionCallback(TrainerCallback):
         self.panels = panels
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Draw the maps before the first step, so that a wrong argument stops the run here."""
+        """Draw the maps before the first step, so that invalid arguments fail at once."""
         self._draw(state, kwargs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Whole networks made of blocks, each with a narrow base class."""
+"""Networks built from blocks."""
 
 import lazy_loader
 

@@ -16,10 +16,10 @@ _LUMA = (0.299, 0.587, 0.114)  # Pillow's weights for converting RGB to gray
 
 
 class NormalizedInput(nn.Module):
-    """What models of images share: size and normalization of their input.
+    """Image size and normalization, shared by all models of images.
 
-    uint8 images in 0 to 255 are normalized inside; float images must be normalized with `mean` and
-    `std` already, as for every PyTorch model.
+    uint8 images in 0 to 255 are normalized inside; float images must already be normalized with
+    `mean` and `std`, as usual in PyTorch.
     """
 
     img_size: tuple[int, int]
@@ -32,7 +32,7 @@ class NormalizedInput(nn.Module):
     scale: Tensor
 
     def set_input(self, size: tuple[int, int], mean: Sequence[float], std: Sequence[float]) -> None:
-        """Keep the size and the constants."""
+        """Set the image size and the normalization constants."""
         self.img_size = (int(size[0]), int(size[1]))
         self.mean = tuple(map(float, mean))
         self.std = tuple(map(float, std))
@@ -40,7 +40,7 @@ class NormalizedInput(nn.Module):
             self.register_buffer(name, torch.tensor(values).view(-1, 1, 1) * 255, persistent=False)
 
     def normalize(self, images: Images) -> Float[Tensor, "b c y x"]:
-        """Normalize uint8 images; floats are normalized already.
+        """Normalize uint8 images; floats are returned unchanged.
 
         A model for gray images also accepts RGB and converts it to gray as Pillow does.
 
@@ -54,7 +54,7 @@ class NormalizedInput(nn.Module):
                 f"normalized with its mean and std; got {images.dtype}"
             )
         if len(self.mean) == 1 and images.shape[1] == 3:
-            # The weights sum to 1: gray of normalized colors is normalized gray.
+            # The weights sum to 1, so gray of normalized colors is normalized gray.
             weights = self.shift.new_tensor(_LUMA).view(3, 1, 1)
             images = (images * weights).sum(1, keepdim=True)
         return images if is_normalized else (images - self.shift) / self.scale
@@ -63,11 +63,11 @@ class NormalizedInput(nn.Module):
 class ImageEncoder(Configurable, NormalizedInput, ABC):
     """Base class of networks that map RGB images to a grid of features.
 
-    Images are uint8, 0 to 255, or floats that are normalized with `mean` and `std` already.
+    Images are uint8, 0 to 255, or floats that are already normalized with `mean` and `std`.
 
     `encoder(images)` equals `encoder.merge_stages(encoder.stage_features(images))`. The first step
-    is the expensive one; if the encoder is `frozen`, its output can be cached. The second step
-    resizes the grids of several stages to the finest of them and concatenates their channels.
+    is expensive; if the encoder is `frozen`, its output can be cached. The second step resizes the
+    grids of several stages to the finest of them and concatenates their channels.
 
     Args:
         img_size: Height and width of the input images, in pixels.
@@ -104,7 +104,7 @@ class ImageEncoder(Configurable, NormalizedInput, ABC):
         """Return the feature grid of each stage.
 
         Raises:
-            ValueError: If the image size is not `img_size`: maps would lie elsewhere.
+            ValueError: If the image size is not `img_size`, which would displace maps.
         """
         if tuple(images.shape[-2:]) != self.img_size:
             raise ValueError(
@@ -151,18 +151,18 @@ class ImageEncoder(Configurable, NormalizedInput, ABC):
 class SmallEncoder(ImageEncoder):
     """Small CNN to train from scratch: three strided convolutions and a residual block.
 
-    The stride is 8 and the receptive field 54×54 pixels, or 22×22 with `kernels=(1, 1)`: where a
-    neighboring cell sees the whole object, too, nothing makes attention choose the cell on it. With
+    The stride is 8 and the receptive field 54×54 pixels, or 22×22 with `kernels=(1, 1)`: if
+    neighboring cells also see the whole object, nothing makes attention select the cell on it. With
     `stride=4` the third convolution has no stride, and the fields are 34×34 and 18×18. The strided
     kernels are even: with 3×3 kernels the receptive field of each feature would be half a cell
-    above and to the left of the place where the map draws it.
+        above and to the left of its position on the map.
 
     Args:
         img_size: Height and width of the input images, in pixels; multiples of the stride.
         channels: Number of feature channels; earlier layers have a quarter and a half of it.
         coord_scale: Scale of the coordinates in [-1, 1] whose learned projection is added to each
-            feature. With 4, "left" and "above" are learned much sooner than with 1; with 0 there
-            are no coordinates.
+            feature. With 4, "left" and "above" are learned much faster than with 1; 0 disables
+            coordinates.
         stride: Pixels per feature: 8, or 4 for a finer grid.
         kernels: Side of each convolution of the residual block, odd.
         mean: Mean of each color channel, in [0, 1].
@@ -186,7 +186,7 @@ class SmallEncoder(ImageEncoder):
         std: Sequence[float] = (0.25, 0.25, 0.25),
     ) -> None:
         super().__init__(img_size, mean, std)
-        if img_size[0] % stride or img_size[1] % stride:  # its cells lie from edge to edge
+        if img_size[0] % stride or img_size[1] % stride:  # so that its cells cover the image
             raise ValueError(f"img_size must be multiples of {stride}, got {img_size}")
         self.channels = channels
         self.stride = stride
@@ -226,7 +226,7 @@ def _conv_bn_relu(channels: int, out: int, side: int, stride: int = 1) -> nn.Seq
 
 
 def _resize(grid: Float[Tensor, "b c y x"], size: tuple[int, int]) -> Float[Tensor, "b c y2 x2"]:
-    """Return a grid of another size in which every feature keeps its relative position."""
+    """Resize a grid; every feature keeps its relative position."""
     if tuple(grid.shape[-2:]) == size:
         return grid
     if size[0] % grid.shape[-2] == 0 and size[1] % grid.shape[-1] == 0:
@@ -279,7 +279,7 @@ class ImageClassifier(Configurable, NormalizedInput, ABC):
 
 
 class ModelWithEncoder(nn.Module):
-    """What models on the features of an image encoder share: its input."""
+    """A model on the features of an image encoder, whose input it takes."""
 
     encoder: ImageEncoder
 
@@ -302,9 +302,9 @@ class ModelWithEncoder(nn.Module):
 class DenseModel(Configurable, ModelWithEncoder, ABC):
     """Network with an output for positions on an image: classes of pixels, or boxes.
 
-    Images are those of the encoder: uint8 in 0 to 255, or floats that are normalized already. All
-    have its `img_size`; `visattn.images.resize.resize_to_input` brings photos to that size and
-    returns the geometry back to the photo.
+    Images are uint8 in 0 to 255, or normalized floats, of the encoder's `img_size`;
+    `visattn.images.resize.resize_to_input` resizes photos and returns the geometry back to the
+    photo.
 
     Args:
         class_names: Names of the classes, in the order of the logits.

@@ -10,7 +10,7 @@ from torch import nn
 from visattn.models.config import model_config
 from visattn.models.model_files import run_config
 
-# What a model does, by the name that the hub gives the task.
+# tasks, as named on the Hugging Face hub
 _TASKS = {
     "Captioner": "image-to-text",
     "VQAModel": "visual-question-answering",
@@ -29,12 +29,12 @@ def model_card(
     license: str = "",  # noqa: A002 (the hub's name)
     run: Path | None = None,
 ) -> str:
-    """Return the card of a model: what it does, how it is loaded, built, trained and scored.
+    """Return the card of a model: summary, usage, architecture, training config and scores.
 
     Args:
         model: The model.
-        name: With which `visattn.load` loads it.
-        summary: What it does, what it was trained on, and what it cannot do.
+        name: Name for `visattn.load`.
+        summary: Task, training data and limitations.
         license: Identifier of the license of the weights, such as `apache-2.0`.
         run: Folder of the run, whose config and test scores are on the card.
     """

@@ -2,7 +2,7 @@
 
     {"class": "ShowAttendTell", "arguments": {"words": [...], "encoder": {"class": ...}}}
 
-Only classes of visattn, and those of modules that the user imports or trusts, are built from one.
+Only classes of visattn, and of modules that the user imports or trusts, can be built.
 """
 
 import importlib
@@ -35,8 +35,8 @@ def model_class(name: str, run: str = "") -> type[Configurable]:
     """Return the class that a config names.
 
     Args:
-        name: Of a class of visattn, or of a subclass of its bases that is defined elsewhere.
-        run: Config of the run, as YAML, which says in which module that is.
+        name: Name of a class of visattn, or of a subclass of its bases that is defined elsewhere.
+        run: Config of the run, as YAML, with the module of the class.
 
     Raises:
         ValueError: If there is no such class, or its module is not trusted.
@@ -81,7 +81,7 @@ def _to_plain(value: Any) -> Any:
     return model_config(value) if isinstance(value, nn.Module) else value
 
 
-# Arguments that 0.1.0 wrote and that left, with the values for what a model does today:
+# Arguments of 0.1.0 that were removed, with the values that correspond to today's models:
 _GONE: dict[str, Any] = {
     "ffn_layer": "mlp",
     "attn_type": "full",
@@ -105,14 +105,14 @@ _GONE_FALSE = (  # false, zero or None
     "memory_slots", "meshed", "num_denoising_groups", "num_registers", "patch_drop_rate",
     "qk_norm", "read_positions", "read_words", "two_stage", "word_attention",
 )  # fmt: skip
-_UNUSED = (  # the names and shapes of the weights say it, or nothing reads it
+_UNUSED = (  # follow from the weights, or have no effect
     "class_token", "dropout", "learn_std", "max_length", "num_points", "stages", "stem_kwargs",
     "use_fc_norm", "window_size",
 )  # fmt: skip
 
 
 def without_gone(known: type[Configurable], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an old file or run without those that left and change nothing."""
+    """Return the arguments of an old file or run without removed ones that have no effect."""
     names = (*known.argument_names(), *known.SETTINGS)
 
     def is_gone(key: str, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Models that can be saved: what their constructors got stays readable, and is the saved config."""
+"""Base class that keeps constructor arguments as attributes, for the configs of saved models."""
 
 import functools
 import inspect
@@ -11,15 +11,15 @@ _WITHOUT_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 ConstructorT = TypeVar("ConstructorT", bound=Callable[..., None])
 
 CLASSES: dict[str, type["Configurable"]] = {}
-"""Subclasses of `Configurable` by name; of several with one name, the last one defined."""
+"""Subclasses of `Configurable` by name; of several with the same name, the last one defined."""
 
 
 class Configurable:
-    """Keeps each argument of the constructor as an attribute; these attributes are what is saved.
+    """Keeps each argument of the constructor as an attribute; these attributes are saved.
 
-    A constructor writes only those that it changes or checks itself; all others get the value that
-    was passed. An attribute that is set later is saved as it is then. An argument that is a module
-    must be kept by the class, where its weights belong.
+    A constructor sets only attributes that it changes or checks; all others get the value that was
+    passed. Later changes of an attribute are saved too. Arguments that are modules must be
+    registered by the class itself.
 
     Example:
         >>> class Scale(Configurable, nn.Module):
@@ -32,7 +32,7 @@ class Configurable:
     """
 
     SETTINGS: ClassVar[tuple[str, ...]] = ()
-    """Attributes that are saved beside the arguments of the constructor, if they are set."""
+    """Attributes that are saved in addition to the constructor's arguments, if they are set."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -45,7 +45,7 @@ class Configurable:
         """Return the names of the constructor's arguments.
 
         Raises:
-            TypeError: If it takes arguments without a name, of which a config cannot tell.
+            TypeError: If it takes unnamed arguments, which a config cannot have.
         """
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if any(parameter.kind in _WITHOUT_NAME for parameter in parameters):
@@ -56,7 +56,7 @@ class Configurable:
         return [parameter.name for parameter in parameters]
 
     def saved_arguments(self) -> dict[str, Any]:
-        """Return the arguments that build this model as it is now, without its weights."""
+        """Return the arguments that rebuild this model, without its weights."""
         names = [*self.argument_names(), *(name for name in self.SETTINGS if getattr(self, name))]
         return {name: getattr(self, name) for name in names}
 
@@ -64,9 +64,9 @@ class Configurable:
 def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(init)
 
-    @functools.wraps(init)  # inspect, the command line and the pages see the true signature
+    @functools.wraps(init)  # for inspect, the command line and the documentation
     def keep_arguments(self: Any, *args: Any, **kwargs: Any) -> None:
-        # Only then: what the constructor wrote itself, such as a checked value, is not overwritten.
+        # Values that the constructor set itself, such as checked ones, are not overwritten.
         init(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
@@ -85,12 +85,12 @@ def _is_kept(model: Any, name: str) -> bool:
 
 
 def options_of(source: Callable[..., Any]) -> Callable[[ConstructorT], ConstructorT]:
-    """Let `**options` of a constructor stand for the keyword-only parameters of another function.
+    """Replace `**options` in a signature by the keyword-only parameters of another function.
 
-    These are then written once. The signature has them before the constructor's own options.
+    They come before the constructor's own options.
 
     Args:
-        source: The function or constructor that gets the options.
+        source: Function or constructor that receives the options.
 
     Example:
         >>> def draw(size, *, color="red", width=1): ...

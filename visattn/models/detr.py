@@ -1,4 +1,4 @@
-"""DETR: a set of queries attends to the image, and each finds at most one object."""
+"""DETR: queries attend to the image, and each detects at most one object."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from visattn.functional.positions import inverse_frequencies
 from visattn.models.base import DenseModel, ImageEncoder, Images
 from visattn.models.vit import EncoderLayer, feed_forward
 
-_TEMPERATURE = 20.0  # as in DAB-DETR: wavelengths from the whole image to a twentieth of a turn
+_TEMPERATURE = 20.0  # temperature of DAB-DETR
 
 
 class DetrDecoderLayer(nn.Module):
@@ -125,7 +125,7 @@ class DETR(DenseModel):
         class_names: Names of the classes, in the order of the logits.
         encoder: Maps images to a grid of features.
         dim: Dimension of the transformer.
-        num_queries: Number of queries, the largest number of objects it can find.
+        num_queries: Number of queries, which is the maximum number of objects.
         num_heads: Number of attention heads.
         num_encoder_layers: Transformer layers on the feature grid.
         num_decoder_layers: Decoder layers.
@@ -184,14 +184,14 @@ class DETR(DenseModel):
         return self.select(self(images), max_detections=max_detections)
 
     def select(self, prediction: BoxPrediction, *, max_detections: int = 100) -> PredictedObjects:
-        """Return the detections with the highest scores: each query has one, of its best class.
+        """Return the detections with the highest scores; each query has one, of its best class.
 
         Args:
             prediction: Predictions of one layer.
-            max_detections: Largest number of detections per image.
+            max_detections: Maximum number of detections per image.
         """
         scores, labels = prediction.logits.softmax(-1)[..., :-1].max(-1)
-        # A stable sort, since topk returns equal scores in any order.
+        # A stable sort, since topk orders equal scores arbitrarily.
         ordered = scores.sort(dim=1, descending=True, stable=True)
         top, query = (tensor[:, :max_detections] for tensor in ordered)
         boxes = center_to_corners(prediction.boxes).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""What comes with a model that was loaded by name, apart from its weights."""
+"""Metadata of a model that was loaded by name."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ class Loaded:
     """Origin, preprocessing and class names of a model; `loaded_with(model)` returns them.
 
     Args:
-        weights: `random`, `pretrained`, or the file or name that they come from.
+        weights: `random`, `pretrained`, or the file or name of their source.
         class_names: Unique names of the classes, or () if unknown.
         transform: Preprocessing of PIL images; None if the size, mean and std of the model suffice.
         processor: Processor of transformers, or its image processor and tokenizer.
-        notes: What was removed, converted or assumed, in sentences.
-        on_photos: What is said when a model of synthetic scenes gets a photo.
-        resize_mode: How a captioner's photos get the shape of its input, as in its training.
+        notes: Sentences on what was removed, converted or assumed.
+        on_photos: Message if a model of synthetic scenes gets a photo.
+        resize_mode: How photos were resized to the input shape in the training of a captioner.
     """
 
     weights: str = "in memory"
@@ -32,13 +32,13 @@ class Loaded:
 
 
 def mark(model: nn.Module, loaded: Loaded) -> nn.Module:
-    """Keep with a model how it was loaded, and return it in evaluation mode."""
+    """Attach metadata to a model, and return it in evaluation mode."""
     model.visattn_loaded = loaded  # type: ignore[assignment]
     return model.eval()
 
 
 def loaded_with(model: nn.Module) -> Loaded:
-    """Return what `visattn.load` kept with a model; of a model in memory nothing is known.
+    """Return the metadata that `visattn.load` attached to a model; empty for other models.
 
     Example:
         >>> loaded_with(nn.Linear(2, 3)).weights

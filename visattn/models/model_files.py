@@ -1,6 +1,6 @@
-"""Where models are found: files, bundled models, run folders of `visattn fit`, the Hub.
+"""Finds models: files, bundled models, run folders of `visattn fit`, the hub.
 
-Only the standard library is imported, so that a mistyped name is reported without delay.
+Imports only the standard library, so that a mistyped name is reported at once.
 """
 
 import re
@@ -18,7 +18,7 @@ _HUB = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([^\s@]+))?")
 
 
 def find_model(name: str) -> Path:
-    """Return the file of a model of visattn; one on the hub is downloaded into the cache.
+    """Return the file of a visattn model; a model on the hub is downloaded into the cache.
 
     Raises:
         FileNotFoundError: If there is none.

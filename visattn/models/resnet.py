@@ -11,7 +11,7 @@ from visattn.blocks.registry import create_block
 from visattn.models.base import ImageClassifier, parse_block_name
 
 STAGES = 3
-"""Number of stages; from one to the next the channels double and the resolution halves."""
+"""Number of stages; each next one has twice the channels and half the resolution."""
 
 
 def _conv(channels: int, out: int, side: int, stride: int = 1) -> nn.Conv2d:
@@ -56,8 +56,8 @@ class ResidualUnit(nn.Module):
 class AttentionResNet(ImageClassifier):
     """ResNet of 6n + 2 layers for small images, with an attention block in each residual unit.
 
-    It has three stages of n units with 16, 32 and 64 channels. For the networks of ImageNet insert
-    blocks into those of torchvision or timm: `visattn.insert`, or `TimmClassifier` in a config.
+    It has three stages of n units with 16, 32 and 64 channels. For ImageNet networks, insert blocks
+    into those of torchvision or timm: `visattn.insert`, or `TimmClassifier` in a config.
 
     Args:
         class_names: Names of the classes, in the order of the logits.
@@ -107,10 +107,10 @@ class AttentionResNet(ImageClassifier):
         std: Sequence[float] = (0.229, 0.224, 0.225),
     ) -> None:
         super().__init__(class_names, img_size, mean, std)
-        if depth < 8 or depth % 6 != 2 or depth == 50:  # that of ImageNet is meant by ResNet-50
+        if depth < 8 or depth % 6 != 2 or depth == 50:  # depth 50 is the ImageNet network
             raise ValueError(
-                f"depth must be 6n + 2, such as 8, 20, 32 and 56, got {depth}. For the networks of "
-                "ImageNet see visattn.insert"
+                f"depth must be 6n + 2, such as 8, 20, 32 and 56, got {depth}. For ImageNet "
+                "networks see visattn.insert"
             )
         self.pool_size = pool_size
         self.block = parse_block_name(block)

@@ -1,7 +1,7 @@
-"""Models in one file, and by name: `save`, and `load` for everything that a name can say.
+"""`save` writes a model to one file; `load` returns a model by file or name.
 
-A file of safetensors holds weights by name and, in its header, the config that builds the model; a
-checkpoint of training holds both, too. Nothing in a file is executed.
+A safetensors file has the weights and, in its header, the config that builds the model; a training
+checkpoint has both too. Nothing in a file is executed.
 """
 
 import json
@@ -84,7 +84,7 @@ def save(
 
 
 def _write(path: str | os.PathLike[str], weights: Mapping[str, Tensor], config: Any) -> None:
-    """Write weights and a config to a file, which appears when it is complete."""
+    """Write weights and a config to a file atomically."""
     if Path(path).suffix != ".safetensors":
         raise ValueError(f"the file of a model must end in .safetensors, got {Path(path).name}")
     header = {"format": FORMAT, "description": json.dumps(config, allow_nan=False)}
@@ -92,7 +92,7 @@ def _write(path: str | os.PathLike[str], weights: Mapping[str, Tensor], config: 
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in weights.items()
     }
-    # A single entry: safetensors writes several entries in random order.
+    # A single entry, since safetensors writes several in random order.
     atomic_write(path, to_bytes(tensors, {"visattn": json.dumps(header)}))
 
 
@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[Any, dict[str, Tensor]]:
             weights = {key.removeprefix("model."): held["state_dict"][key] for key in inner}
             return held["visattn"]["model"], weights
     raise ValueError(
-        f"{path} does not say what its model is: name that, too, as in va.load('timm:NAME', "
+        f"{path} has no model config: name the model too, as in va.load('timm:NAME', "
         f"weights={path.name!r}) or --model FILE.py:NAME --weights {path.name}"
     )
 
@@ -134,14 +134,14 @@ def load(
             `hf:DIRECTORY` as `save_pretrained` of transformers writes it; `timm:NAME`;
             `torchvision:NAME`; or your own code, `FILE.py:NAME` or
             `package.module:NAME`: a class or function that builds a model, or a model.
-        weights: File with weights of timm, torchvision or your own code; a classifier
-            gets as many classes as they have.
+        weights: File with weights for a model of timm, torchvision or your own code; a classifier
+            gets their number of classes.
         pretrained: Download the pretrained weights of timm or torchvision.
         model_kwargs: Constructor arguments of the model of another library or your own code.
 
     Returns:
-        The model. What its library says of preprocessing and classes is used by `explain`,
-        `caption` and the commands; `visattn.models.loaded.loaded_with(model)` returns it.
+        The model. Preprocessing and class names from its library are used by `explain`, `caption`
+        and the commands; `visattn.models.loaded.loaded_with(model)` returns them.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -165,7 +165,7 @@ def load(
         return load_huggingface_model(Path(rest).expanduser(), **arguments)
     if pretrained or arguments or file:
         if spec.isidentifier():
-            find_model(spec)  # says what is meant if there is none
+            find_model(spec)  # raises with suggestions if there is none
         raise ValueError(
             "weights and arguments belong to timm:NAME, torchvision:NAME and your own code, "
             f"pretrained to the first two; {spec} comes with its own"
@@ -181,12 +181,12 @@ def load(
         model.load_state_dict(tensors)
     except (FileNotFoundError, PermissionError):
         raise
-    except Exception as error:  # arguments of wrong types raise anything
+    except Exception as error:  # arguments of wrong types raise any error
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}, {error}"
         raise ValueError(f"{path} cannot be loaded: {reason}") from error
     note = ""
     if spec in bundled_models() and spec.startswith("scenes-"):
-        note = f"{spec} knows synthetic scenes only: its output for photos is meaningless"
+        note = f"{spec} knows only synthetic scenes: its output for photos is meaningless"
     weights_of = str(path) if Path(spec).is_dir() else spec
     # The photos of Flickr8k that the captioner was trained on were squashed to squares.
     mode = "squash" if spec == "photo-captioner" else "crop"
@@ -196,7 +196,7 @@ def load(
 def save_blocks(
     model: nn.Module, path: str | os.PathLike[str], trainable: Sequence[str] = ()
 ) -> None:
-    """Write the weights of the inserted blocks, but not those of the model, to a safetensors file.
+    """Write only the weights of inserted blocks to a safetensors file.
 
     Args:
         model: Any network with inserted blocks; see `visattn.insert(..., freeze=True)`.
@@ -204,7 +204,7 @@ def save_blocks(
         trainable: Names of further modules that were trained, such as `fc`.
 
     Raises:
-        ValueError: If there are no blocks, a name matches nothing, or something else was trained
+        ValueError: If there are no blocks, a name matches nothing, or other weights were trained
             after `freeze=True`.
 
     Example:
@@ -223,7 +223,7 @@ def save_blocks(
 
 
 def load_blocks(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Read weights of inserted blocks into a model that has the same blocks inserted.
+    """Load weights of inserted blocks into a model with the same blocks inserted.
 
     Raises:
         ValueError: If the file is damaged, or its blocks are not those of the model.

@@ -1,4 +1,4 @@
-"""U-Net decoder on any image encoder with several stages, with attention blocks of the catalog."""
+"""U-Net decoder on an image encoder with several stages, with optional attention blocks."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -23,11 +23,10 @@ class UNetOutput(NamedTuple):
 
 
 class UNetLevel(nn.Module):
-    """One level of a U-Net decoder: enlarge, concatenate the skip connection, convolve twice.
+    """One level of a U-Net decoder: upsample, concatenate the skip connection, two convolutions.
 
-    The additive attention gate (`gate`) multiplies the skip connection and gets the coarser
-    features as its signal. Every other block is applied twice: to the concatenation, and to the
-    output.
+    The additive attention gate (`gate`) multiplies the skip connection, with the coarser features
+    as gating signal. Other blocks are applied twice: to the concatenation, and to the output.
 
     Example:
         >>> level = UNetLevel(16, 8, 4, block="gate")
@@ -72,7 +71,7 @@ class UNetLevel(nn.Module):
         if self.gate is not None:
             gate = self.gate.gate(skip, x)
             skip = skip * gate[:, None]
-        # `nearest` alone rounds down, which shifts features if the sizes are no multiples.
+        # `nearest` rounds down, which shifts features if sizes are not multiples.
         enlarged = interpolate(x, (skip.shape[2], skip.shape[3]), mode="nearest-exact")
         merged = self.input_block(torch.cat((enlarged, skip), 1))
         return self.output_block(self.convolutions(merged)), gate
@@ -108,8 +107,8 @@ class UNet(DenseModel):
 
     Source:
         Ronneberger et al. 2015, arXiv:1505.04597; attention gates Oktay et al. 2018,
-        arXiv:1804.03999, of which the signal of the coarsest gate has no convolution of its own
-        here, and the finest skip connection is gated too; scSE Roy et al. 2018, arXiv:1803.02579.
+        arXiv:1804.03999, but here the signal of the coarsest gate has no separate convolution, and
+        the finest skip connection is gated too; scSE Roy et al. 2018, arXiv:1803.02579.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Vision Transformer: patches of an image become tokens, which attend to each other.
+"""Vision Transformer: image patches become tokens that attend to each other.
 
 image --stem--> patches [b w v u] --flatten, + positions--> tokens [b n w], n = v u
   --prepend the class token--> [b 1+n w] --layers--> norm, pool --head--> logits
@@ -25,11 +25,11 @@ Pattern = Literal["full", "neighborhood", "strided", "linformer", "lsh"]
 PosEmbedType = Literal["learned", "sine"]
 GlobalPool = Literal["class", "mean", "sequence"]
 
-# With these each token reads about thirty others.
-_KERNEL = 5  # side of a neighborhood
-_RANK = 32  # mixtures of Linformer
-_CHUNK, _ROUNDS = 16, 2  # tokens per chunk, and rounds, of hashing
-_EPS = 1e-6  # of norms, as in timm
+# With these, each token attends to about thirty others.
+_KERNEL = 5  # side of the neighborhood
+_RANK = 32  # number of Linformer's mixtures
+_CHUNK, _ROUNDS = 16, 2  # tokens per chunk and number of rounds of LSH
+_EPS = 1e-6  # epsilon of layer norms, as in timm
 
 
 def feed_forward(dim: int, hidden_dim: int) -> nn.Sequential:
@@ -45,8 +45,8 @@ def feed_forward(dim: int, hidden_dim: int) -> nn.Sequential:
 class Attention(nn.Module):
     """Multi-head self-attention of the tokens of an image: class tokens, then a grid.
 
-    The output comes from a fused kernel. Weights are computed for a recorder alone, and only the
-    rows that it asks for.
+    The output comes from a fused kernel. Weights are computed only for a recorder, and only the
+    rows that it requests.
 
     Args:
         dim: Token dimension.
@@ -113,7 +113,7 @@ class Attention(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n m"] | None]:
-        """Return the output of all heads, and on request the weights."""
+        """Return the output of all heads, and the weights if requested."""
         if self.attention == "full":
             return F.dot_product_attention(queries, keys, values, **self._locality(queries))
         if self.attention == "linformer":
@@ -143,7 +143,7 @@ class Attention(nn.Module):
     def _locality(
         self, queries: Float[Tensor, "b h n d"], rows: slice | list[int] = slice(None)
     ) -> dict[str, Any]:
-        """Return the options of LSA: a learned scale, and no attention of a token to itself."""
+        """Return the options of LSA: a learned scale, and a mask of the diagonal."""
         if self.temperature is None:
             return {}
         itself = torch.eye(queries.shape[2], dtype=torch.bool, device=queries.device)
@@ -156,7 +156,7 @@ class Attention(nn.Module):
         values: Float[Tensor, "b h n d"],
         grid: tuple[int, int],
     ) -> Float[Tensor, "b g r n"]:
-        """Pass the rows and heads that a recorder asks for through the tap."""
+        """Pass the rows and heads that a recorder requests through the tap."""
         count, request = queries.shape[2], self.tap.request
         self.tap.grid = grid
         self.tap.roles = ("class",) * (count - grid[0] * grid[1])
@@ -267,7 +267,7 @@ class ShiftedPatches(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b w v u"]:
         """Return the patches on their grid."""
-        # Negative padding crops: each copy gains on one side what it loses on the other.
+        # Negative padding crops: each copy is shifted.
         moves = ((1, 1), (1, -1), (-1, 1), (-1, -1))
         steps = [(self.side // 2 * down, self.side // 2 * right) for down, right in moves]
         copies = [pad(images, (dx, -dx, dy, -dy)) for dy, dx in steps]
@@ -305,15 +305,15 @@ class SequencePool(nn.Module):
 class VisionTransformer(ImageClassifier):
     """Vision Transformer (ViT).
 
-    Images of any size that is a multiple of the patch size are accepted, but by `linformer`:
-    learned position embeddings are interpolated, the others computed. `visattn.record` records the
-    attention of all layers. Keys of the weights are those of timm where the modules are the same.
+    Images may have any size that is a multiple of the patch size, except with `linformer`: learned
+    position embeddings are interpolated, others are computed. `visattn.record` records the
+    attention of all layers. Weights have timm's keys where the modules are the same.
 
     Args:
         class_names: Names of the classes, in the order of the logits.
         img_size: Default height and width of the input images, in pixels.
         patch_size: Side of a patch in pixels, or its height and width.
-        stem: From pixels to patches: `patch`, a linear projection of each patch; `conv`, a stack of
+        stem: Patch embedding: `patch`, a linear projection of each patch; `conv`, a stack of
             small convolutions; `shifted`, a projection of the patch and four shifted copies (SPT);
             or `overlapping`, the convolutional tokenizer of compact transformers, which ignores
             `patch_size`.
@@ -402,7 +402,7 @@ class VisionTransformer(ImageClassifier):
             )
             for index in range(depth)
         )  # fmt: skip
-        # The norm stands before pooling, or after the mean; the other is the identity, as in timm.
+        # The norm is before the pooling, or after the mean; the other is the identity, as in timm.
         norms = nn.LayerNorm(embed_dim, _EPS), nn.Identity()
         self.norm, self.fc_norm = norms[::-1] if global_pool == "mean" else norms
         self.attn_pool = SequencePool(embed_dim) if global_pool == "sequence" else None
@@ -445,7 +445,7 @@ class VisionTransformer(ImageClassifier):
         return x, grid
 
     def check_size(self, size: tuple[int, int]) -> None:
-        """Refuse images whose last patches would be cut off."""
+        """Check that the image size is a multiple of the patch size."""
         if self.steps == self.patch_size and (size[0] % self.steps[0] or size[1] % self.steps[1]):
             raise ValueError(
                 f"the image size {size[0]} x {size[1]} is not a multiple of the patch size "
@@ -455,11 +455,11 @@ class VisionTransformer(ImageClassifier):
     def _grid_positions(
         self, grid: tuple[int, int], device: torch.device
     ) -> Float[Tensor, "#b n w"]:
-        """Return the position embeddings of a grid, the learned ones interpolated as timm does."""
+        """Return the position embeddings of a grid; learned ones are interpolated as in timm."""
         if self.pos_embed is None:
             return sincos_pos_embed(grid, self.embed_dim, device=device)[None]
         cells = self.pos_embed[:, self.pos_embed.shape[1] - self.grid_size[0] * self.grid_size[1] :]
-        # An exported graph serves all sizes, so it must not branch on whether this is its own grid.
+        # An exported graph serves all sizes, so it must not branch on the grid size.
         exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
         if not exporting() and grid == self.grid_size:
             return cells

@@ -1,4 +1,4 @@
-"""Weights of any origin: read without running code, wrappers and prefixes removed, or one error."""
+"""Weights of any source: read without running code, with wrappers and prefixes removed."""
 
 import argparse
 import re
@@ -22,7 +22,7 @@ _WRAPPERS = (
 
 
 class Weights(NamedTuple):
-    """Weights by name, and what else their file says."""
+    """Weights by name, with class names and notes from their file."""
 
     tensors: TensorDict
     class_names: tuple[str, ...] = ()
@@ -30,19 +30,21 @@ class Weights(NamedTuple):
 
 
 def read_torch(path: Path, *, mmap: bool = False) -> Any:
-    """Return what a file of `torch.save` holds: tensors and plain values; no code is run.
+    """Return the tensors and plain values in a file of `torch.save`; no code is run.
 
     Raises:
         ValueError: If it is damaged, or holds code.
     """
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # creating one runs no code
+        with torch.serialization.safe_globals([argparse.Namespace]):  # creating these runs no code
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # torch raises IndexError, KeyError, OSError etc. for invalid data
         first = (str(error).splitlines() or ["it is empty"])[0]
-        reason = first.partition(". This file can still")[0]  # advice of torch that runs the code
+        reason = first.partition(". This file can still")[
+            0
+        ]  # start of torch's advice to run the code
         raise ValueError(
             f"{path} is damaged, or holds code, which is not executed: {reason}. If you trust it, "
             "save its state dict alone: torch.save(model.state_dict(), 'weights.pth')"
@@ -59,11 +61,11 @@ def read_safetensors(path: Path) -> tuple[TensorDict, dict[str, str]]:
         with safe_open(path, "pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+        raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
 
 
 def read_weights(path: Path, names: Collection[str]) -> Weights:
-    """Return the state dict in a file by the names of a model: wrappers and prefixes are removed.
+    """Return the state dict in a file under the names of a model, without wrappers and prefixes.
 
     Example:
         >>> file, one = getfixture("tmp_path") / "last.pth", torch.ones(1)
@@ -90,24 +92,24 @@ def read_weights(path: Path, names: Collection[str]) -> Weights:
             return Weights(weights.tensors, next(iter(packed.values()), ()), notes)
         keys.append(str(wrapper))
         held = nested.get(wrapper)
-    raise ValueError(f"{path} holds no weights, or several sets of them: save one state dict")
+    raise ValueError(f"{path} has no weights, or several sets of them: save one state dict")
 
 
 def _class_names(packed: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the class names that a training script packed beside the weights, with their key."""
+    """Return the class names that a training script saved with the weights, and their key."""
     for key in ("class_names", "classes", "class_to_idx"):
         names = packed.get(key)
         if isinstance(names, dict) and sorted(names.values()) == [*range(len(names))]:
-            names = sorted(names, key=names.__getitem__)  # of torchvision's ImageFolder
+            names = sorted(names, key=names.__getitem__)  # from torchvision's ImageFolder
         if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
             return {key: tuple(names)}
     return {}
 
 
 def _without_prefix(tensors: TensorDict, names: Collection[str]) -> Weights:
-    """Remove a prefix such as `module.` from names, so that they are those of a model."""
+    """Remove a prefix such as `module.` from names, so that they match those of a model."""
     tensors = {name.replace("_orig_mod.", ""): each for name, each in tensors.items()}
-    # Each key votes for what stands before a name of the model: `module.conv.weight` for `module.`
+    # Each key votes for the prefix before a name of the model: `module.conv.weight` for `module.`
     starts = {name: [0, *(dot.end() for dot in re.finditer(r"\.", name))] for name in tensors}
     votes = Counter(name[:at] for name in tensors for at in starts[name] if name[at:] in names)
     best = [prefix for prefix, count in votes.items() if count == max(votes.values())]
@@ -115,19 +117,19 @@ def _without_prefix(tensors: TensorDict, names: Collection[str]) -> Weights:
         return Weights(tensors)
     prefix = next((each for each in best if "ema" in each), best[0])
     kept = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-    left = f", {len(tensors) - len(kept)} tensors without it are left out"
+    left = f", {len(tensors) - len(kept)} tensors without it are ignored"
     note = f"the prefix {prefix} is removed{left if len(kept) < len(tensors) else ''}"
     return Weights(kept, notes=(note,))
 
 
 def describe_mismatch(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
-    """Return which weights do not fit those of a model, with examples; "" if all do.
+    """Describe weights that do not fit a model, with examples; "" if all fit.
 
     Example:
         >>> describe_mismatch({"a": torch.ones(2), "b": torch.ones(3)}, {"a": torch.ones(5)})
         "1 missing keys ['b'], 0 unexpected keys [], 1 of another shape ['a [5] instead of [2]']"
     """
-    # Batch counters are missing in old files; torch sets them to zero.
+    # Old files lack batch counters, which torch sets to zero.
     missing = [k for k in own if k not in tensors and not k.endswith("num_batches_tracked")]
     unexpected = [key for key in tensors if key not in own]
     reshaped = [
@@ -153,21 +155,21 @@ def load_weights(model: nn.Module, weights: Weights, path: Path) -> None:
     if mismatch := describe_mismatch(own, weights.tensors):
         raise ValueError(f"{path} does not fit {type(model).__name__}: {mismatch}")
     for name, each in weights.tensors.items():
-        # torch would cast numbers that need their scales; so do floats of 8 bits.
+        # torch would cast integers and 8-bit floats without their scales.
         if own[name].is_floating_point() and not (each.is_floating_point() and each.itemsize > 1):
-            raise ValueError(f"{path} holds {name} as {each.dtype}: quantized weights do not load")
+            raise ValueError(f"{path} has {name} as {each.dtype}: quantized weights do not load")
     model.load_state_dict(weights.tensors, strict=False)
 
 
 def classes_of(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> int | None:
-    """Return the number of classes of weights that differ from a model in its head alone.
+    """Return the number of classes of weights that differ from a model only in the head.
 
     Example:
         >>> classes_of(nn.Linear(3, 5).state_dict(), nn.Linear(3, 7).state_dict())
         7
     """
     pairs = [(each.shape, tensors[key].shape) for key, each in own.items() if key in tensors]
-    # A head has a row for each class, that of a detector also four for its box.
+    # A head has a row per class; that of a detector also four per box.
     rows = [(mine, its) for mine, its in pairs if mine != its]
     ratios = {mine[0] / its[0] if mine[1:] == its[1:] else 0 for mine, its in rows}
     fits = own.keys() == tensors.keys() and len(ratios) == 1 and 0 not in ratios

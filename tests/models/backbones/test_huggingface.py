@@ -211,7 +211,7 @@ def test_preprocessing_that_is_not_followed_is_not_replaced_by_a_default(folder:
     for config, reason in (
         (
             {"image_processor_type": "DetrImageProcessor"},
-            "DetrImageProcessor cannot be followed",
+            "DetrImageProcessor is not supported",
         ),
         ({"image_processor_type": "HeardOfImageProcessor"}, "processor in .* cannot be loaded: "),
     ):

@@ -112,7 +112,7 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do() -> None:
     refused(f"at most {CONTEXT} tokens.*got 12", clip, text=long, processor=tokenizer)
     refused("need the tokenizer of CLIPModel: pass processor=", clip, text="a ball")
     for texts in ([" "], ["a", "a"], []):
-        refused("none of them empty or twice", clip, text=texts, processor=tokenizer)
+        refused("distinct non-empty texts", clip, text=texts, processor=tokenizer)
     refused("takes no target", clip, text="a", processor=tokenizer, target=0)
     refused("use its vision tower.*or compare images with texts", clip)
     tower = timm.create_model("vit_tiny_patch16_224", depth=1)

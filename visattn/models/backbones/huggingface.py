@@ -13,7 +13,7 @@ from visattn.io.safe_text import read_json, reading
 from visattn.models.loaded import Loaded, mark, unique_names
 from visattn.recording.model_config import vision_tower
 
-_TOLERANCE = 0.02  # of normalized pixels, in the mean
+_TOLERANCE = 0.02  # mean difference of normalized pixels
 _CLASS_TASKS = ("ForImageClass", "Segmentation", "ObjectDetection")
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 
@@ -22,7 +22,7 @@ def load_huggingface_model(directory: Path, **loading: Any) -> nn.Module:
     """Load the model in a directory with its processor; no code of the directory is executed.
 
     Args:
-        directory: As `save_pretrained` of model and processor writes it.
+        directory: Directory written by `save_pretrained` of model and processor.
         loading: Options of `from_pretrained`, such as `dtype` and `device_map`.
 
     Raises:
@@ -49,13 +49,13 @@ def load_huggingface_model(directory: Path, **loading: Any) -> nn.Module:
     saved = "save it there with processor.save_pretrained"
     note = f"the processor in {directory} cannot be loaded: {error}; {saved}"
     lacks_images = has_file and not is_image_processor(processor)
-    transform = UnsupportedTransform(note) if lacks_images else None  # not a default in its place
+    transform = UnsupportedTransform(note) if lacks_images else None  # instead of a silent default
     names = _class_names(model)
     return mark(model, Loaded(str(directory), names, transform, processor, (note,) * bool(error)))
 
 
 def _read_model(library: Any, directory: Path, loading: dict[str, Any]) -> nn.Module:
-    """Return the model of a directory with all of its weights."""
+    """Return the model in a directory; all of its weights must be there."""
     config = directory / "config.json"
     with reading(config):
         architectures = read_json(config).get("architectures")
@@ -85,10 +85,10 @@ def _read_model(library: Any, directory: Path, loading: dict[str, Any]) -> nn.Mo
 
 
 def _read_processor(library: Any, directory: Path, *, has_text: bool) -> tuple[Any, str]:
-    """Return the processor of a directory, or its parts; and why there is none.
+    """Return the processor in a directory, or its parts, and the reason if there is none.
 
-    It is one processor of images and texts, or an image processor and a tokenizer, or an image
-    processor alone.
+    It is a processor of images and texts, a pair of image processor and tokenizer, or an image
+    processor.
     """
     found, error = dict[str, Any](), ""
     for kind in ("Processor", "ImageProcessor", "Tokenizer") if has_text else ("ImageProcessor",):
@@ -99,7 +99,7 @@ def _read_processor(library: Any, directory: Path, *, has_text: bool) -> tuple[A
             )
         except Exception as raised:  # noqa: BLE001 - a file with values of wrong types raises anything
             error = (str(raised).strip().splitlines() or [type(raised).__name__])[0][:200]
-        # Without a processor config, AutoProcessor returns the tokenizer alone, or another part.
+        # Without a processor config, AutoProcessor returns only the tokenizer, or another part.
         joint = found.get("Processor")
         if hasattr(joint, "image_processor") and hasattr(joint, "tokenizer"):
             return joint, ""
@@ -116,23 +116,23 @@ def _class_names(model: nn.Module) -> tuple[str, ...]:
         return ()
     if sorted(labels) != list(range(len(labels))):
         raise ValueError(
-            f"id2label in config.json must have the numbers 0 to {len(labels) - 1}: names would be "
-            "given to other classes"
+            f"id2label in config.json must have the numbers 0 to {len(labels) - 1}: otherwise "
+            "classes would get wrong names"
         )
     names = [str(labels[index]) for index in sorted(labels)]
     return () if any(name.startswith("LABEL_") for name in names) else unique_names(names)
 
 
 def image_model(model: nn.Module) -> nn.Module:
-    """Return the part of a model of `visattn.load` that takes images alone: some have a tower."""
+    """Return the model, or its vision tower if it also takes texts."""
     tower = vision_tower(model)
     return model if tower is None else tower[1]
 
 
 def image_transform(loaded: Loaded) -> Any:
-    """Return the preprocessing of images of a loaded model; None if its config suffices.
+    """Return the image preprocessing of a loaded model; None if its config suffices.
 
-    That of a processor that is not followed raises its reason when it is used.
+    The preprocessing of an unsupported processor raises the reason when it is used.
     """
     if loaded.transform is not None or not is_image_processor(loaded.processor):
         return loaded.transform
@@ -143,13 +143,13 @@ def image_transform(loaded: Loaded) -> Any:
 
 
 def _image_part(processor: Any) -> Any:
-    """Return the image processor of a processor, or of a pair of it and a tokenizer."""
+    """Return the image processor of a processor, or of a pair with a tokenizer."""
     own = processor[0] if isinstance(processor, tuple) else processor
     return getattr(own, "image_processor", own)
 
 
 def is_image_processor(value: object) -> bool:
-    """Whether something is a processor of transformers that takes images.
+    """Whether an object is a processor of transformers for images.
 
     Example:
         >>> is_image_processor("anything")
@@ -163,22 +163,22 @@ def is_image_processor(value: object) -> bool:
 def processor_transform(processor: Any) -> Any:
     """Return the torchvision transform that equals an image processor of transformers.
 
-    It resizes, crops and normalizes with the numbers of the processor, and is compared with it on
+    It resizes, crops and normalizes with the values of the processor, and is compared with it on
     two photos.
 
     Raises:
-        ValueError: If the processor takes other steps.
+        ValueError: If the processor has other steps.
     """
     own = _image_part(processor)
     name = type(own).__name__
     try:
         transform = _transform(own)
-        # An upright photo smaller than usual inputs, and a wide one that is larger.
+        # A portrait photo smaller than usual inputs, and a larger landscape photo.
         same = all(_agree(own, transform, _photo(size)) for size in ((83, 61), (253, 331)))
-    except Exception as error:  # whatever a processor that takes more than a photo raises
-        raise ValueError(f"{name} cannot be followed ({error}); {_INSTEAD}") from error
+    except Exception as error:  # processors that need more than a photo raise any error
+        raise ValueError(f"{name} is not supported ({error}); {_INSTEAD}") from error
     if not same:
-        raise ValueError(f"{name} takes other steps than resize, crop and mean; {_INSTEAD}")
+        raise ValueError(f"{name} has other steps than resize, crop and normalize; {_INSTEAD}")
     return transform
 
 
@@ -186,14 +186,14 @@ _INSTEAD = "pass a torchvision transform that does the same, transform="
 
 
 def _transform(own: Any) -> Any:
-    """Return the steps by the numbers of an image processor."""
+    """Return a transform with the values of an image processor."""
     from PIL.Image import Resampling
     from torchvision.transforms import InterpolationMode, v2  # slow to import
 
     steps: list[Any] = [v2.PILToTensor()]
     if own.do_resize:
         size = {key: each for key, each in dict(own.size).items() if each}
-        if "longest_edge" in size:  # only of wider photos than those it is compared on
+        if "longest_edge" in size:  # limits only photos wider than those compared
             raise ValueError(f"it resizes to {size}")
         sides = (size["height"], size["width"]) if "height" in size else size["shortest_edge"]
         mode = InterpolationMode[Resampling(own.resample).name]
@@ -208,13 +208,13 @@ def _transform(own: Any) -> Any:
 
 
 def _agree(processor: Any, transform: Any, photo: UInt8[Tensor, "c y x"]) -> bool:
-    """Return whether a transform gives what a processor gives of a photo.
+    """Return whether a transform and a processor have equal outputs for a photo.
 
-    Crops may start one pixel apart, by their rounding.
+    Crops may differ by one pixel, due to rounding.
     """
     from torchvision.transforms import v2  # slow to import
 
-    ours = v2.Compose(transform.transforms[1:])(photo)  # it is a tensor already
+    ours = v2.Compose(transform.transforms[1:])(photo)  # already a tensor
     theirs = processor(photo, return_tensors="pt")["pixel_values"]
     if theirs.shape != (1, *ours.shape):
         return False

@@ -1,4 +1,4 @@
-"""Any network as a classifier: of one's own, of torchvision or of timm."""
+"""Any network as a classifier: user code, torchvision or timm."""
 
 import importlib
 import inspect
@@ -19,16 +19,16 @@ from visattn.models.base import ImageClassifier
 
 
 class ModuleClassifier(ImageClassifier):
-    """Any network whose output are the logits of the classes.
+    """Any network whose output is the logits of the classes.
 
     In a config, `classifier: {class_path: my_net.MyNet, init_args: {...}}` is such a classifier;
-    what is no argument of this class is one of the network.
+    arguments that this class does not have go to the network.
 
     Args:
         class_names: Names of the classes, in the order of the logits.
         network: `torchvision:NAME`, `timm:NAME`, `FILE.py:NAME` or `package.module.NAME`; a class
             or function, whose module must be trusted. It gets `class_names` or `num_classes` if it
-            takes one of them. A last linear layer with another number of outputs is replaced.
+            has such an argument. A last linear layer with another number of outputs is replaced.
         arguments: Further arguments of the network; `pretrained` and `weights` are not saved.
         img_size: Height and width of the input images, in pixels.
         mean: Mean of each color channel, in [0, 1].
@@ -36,7 +36,7 @@ class ModuleClassifier(ImageClassifier):
         blocks: Attention blocks to insert, with their positions: `{cbam: layer*}`.
 
     Raises:
-        ValueError: If the module of the network is not trusted, or its output are no logits.
+        ValueError: If the module of the network is not trusted, or its output is not logits.
 
     Example:
         >>> model = ModuleClassifier("ab", "torchvision:resnet18", blocks={"se": "layer4"})
@@ -58,7 +58,7 @@ class ModuleClassifier(ImageClassifier):
         super().__init__(class_names, img_size, mean, std)
         given = dict(arguments or {})
         self.net = _build(network, self.class_names, given)
-        # Its weights come from the checkpoint when a saved model is built again.
+        # When a saved model is rebuilt, its weights come from the checkpoint.
         self.arguments = {k: v for k, v in given.items() if k not in ("pretrained", "weights")}
         example = torch.zeros(1, len(self.mean), *self.img_size)
         count = len(self.class_names)
@@ -101,7 +101,7 @@ def _build(name: str, class_names: tuple[str, ...], arguments: Mapping[str, Any]
 
 
 def find_network(name: str) -> Any:
-    """Return what `FILE.py:NAME` or `package.module.NAME` names; the working folder is searched.
+    """Import `FILE.py:NAME` or `package.module.NAME`, also from the working directory.
 
     Raises:
         ValueError: If its module is not trusted, or has no such name.
@@ -109,7 +109,7 @@ def find_network(name: str) -> Any:
     module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     module = PurePath(module).stem if module.endswith(".py") else module
     if not is_trusted_module(module):
-        raise ValueError(f"to run code of yours, {name}, trust it: {TRUST_VARIABLE}={module}")
+        raise ValueError(f"to run your own code, {name}, trust it: {TRUST_VARIABLE}={module}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     found = importlib.import_module(module)

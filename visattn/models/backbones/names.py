@@ -1,4 +1,4 @@
-"""Models of other libraries and of your own code by name: `timm:NAME`, `FILE.py:NAME`, ..."""
+"""Models of other libraries and user code by name: `timm:NAME`, `FILE.py:NAME`, ..."""
 
 import importlib
 import importlib.util
@@ -28,7 +28,7 @@ _LIBRARIES = ("timm", "torchvision", "hf")
 def load_named(
     spec: str, weights: Path | None, *, pretrained: bool, model_kwargs: dict[str, Any]
 ) -> nn.Module | None:
-    """Return the model of timm, torchvision or user code; None for another name.
+    """Return a model of timm, torchvision or user code; None for other names.
 
     The arguments are those of `visattn.load`.
     """
@@ -38,7 +38,7 @@ def load_named(
     if kind == "timm":
 
         def build(num_classes: int | None = None, **more: Any) -> nn.Module:
-            # None: as many as the pretrained model has
+            # None: that of the pretrained model
             return create_timm_backbone(
                 name, {**more, "num_classes": num_classes}, pretrained=pretrained
             )
@@ -66,10 +66,10 @@ def _with_weights(
     arguments: Mapping[str, Any],
     read: Callable[..., Weights] = lambda own, file: read_weights(file, own),
 ) -> tuple[nn.Module, Weights]:
-    """Build a model with weights, of as many classes as these have where none are asked for."""
+    """Build a model with weights; by default it has as many classes as the weights."""
     takes = inspect.signature(build).parameters.get("num_classes")
     asked = takes is None or "num_classes" in arguments or file is None
-    # Before the weights are compared with a model that asks for a number, any will do.
+    # Any number of classes, for the comparison of the weights with the model.
     first = {"num_classes": 2} if takes and not asked and takes.default is takes.empty else {}
     model = build(**{**first, **arguments})
     if not isinstance(model, nn.Module):
@@ -93,7 +93,7 @@ def _torchvision_model(
     default: Any = zoo.get_model_weights(name).DEFAULT  # type: ignore[attr-defined]
     options = {"weights": default if pretrained else None}
     if name in (*zoo.list_models(zoo.segmentation), *zoo.list_models(zoo.detection)):
-        options |= {} if pretrained else {"weights_backbone": None}  # nothing is downloaded
+        options |= {} if pretrained else {"weights_backbone": None}  # without a download
     classes = unique_names(default.meta["categories"])
     built: list[int] = []
 
@@ -109,7 +109,7 @@ def _torchvision_model(
 
 
 def _imagenet_names(model: nn.Module) -> tuple[str, ...]:
-    """Return the class names of the ImageNet variant with the number of classes of a timm model."""
+    """Return the class names of the ImageNet variant with this number of classes."""
     from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset  # slow to import
     from torchvision.models import ResNet18_Weights
 
@@ -132,7 +132,7 @@ def is_user_code(spec: str) -> bool:
         return where.endswith(".py")
     if not all(map(str.isidentifier, [*where.split("."), *name.split(".")])):
         return False
-    with _importable(""):  # a name that no module has is probably a typing error
+    with _importable(""):  # no such module: probably a typo
         return importlib.util.find_spec(where.split(".")[0]) is not None
 
 
@@ -150,7 +150,7 @@ def user_code_file(spec: str) -> Path | None:
 
 @contextmanager
 def user_object(spec: str) -> Iterator[Any]:
-    """Import an object of user code; the modules beside it can be imported meanwhile.
+    """Import an object from user code, which may import modules in its folder.
 
     Raises:
         ValueError: If there is no such name.

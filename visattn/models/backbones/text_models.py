@@ -17,11 +17,11 @@ from visattn.recording.model_config import default_mean_std, parse_image_size, v
 class TextPromptClassifier(NormalizedInput):
     """Zero-shot classifier: its logits are `scale * cos(image, text) + bias`.
 
-    Attribution methods explain it like any other classifier, with one class for each text.
+    Attribution methods explain it like any other classifier, with one class per text.
 
     Args:
         network: Module that embeds images; its submodules are recorded and explained.
-        embed: From the network and normalized images to embeddings.
+        embed: Returns embeddings from the network and normalized images.
         texts: Texts, used as class names.
         text_features: Embedding of each text; it is normalized.
         img_size: Height and width of the images.
@@ -73,7 +73,7 @@ class TextPromptClassifier(NormalizedInput):
         self.register_buffer("text_features", features, persistent=False)
 
     def forward(self, images: Tensor) -> Float[Tensor, "b t"]:
-        """Return the logits of uint8 images, or of float images that are normalized already."""
+        """Return the logits of uint8 images, or of normalized float images."""
         return self.classify(self.normalize(images))
 
     def classify(self, images: Float[Tensor, "_ c y x"]) -> Float[Tensor, "_ t"]:
@@ -86,7 +86,7 @@ class TextPromptClassifier(NormalizedInput):
         return (logits - self.logit_bias) / self.logit_scale
 
 
-_LONG = 4096  # tokens; longer texts fit no tower
+_LONG = 4096  # tokens; no text tower takes longer texts
 
 
 def text_classifier(
@@ -99,15 +99,15 @@ def text_classifier(
             module with `encode_image` and `encode_text`, such as those of open_clip.
         texts: Texts to compare images with.
         processor: Processor of transformers, or its tokenizer; for open_clip the tokenizer, a
-            function from a list of texts to token ids. By default that which the model was loaded
+            function from a list of texts to token ids. By default the one that the model was loaded
             with, or its attribute `tokenizer`.
 
     Raises:
-        ValueError: If the model has no text tower or no tokenizer, texts are none, empty or
-            repeated, or a text has more tokens than the text tower takes.
+        ValueError: If the model has no text tower or no tokenizer, there are no texts, texts are
+            empty or repeated, or a text has too many tokens for the text tower.
     """
     if not texts or len({*texts}) < len(texts) or not all(text.strip() for text in texts):
-        raise ValueError(f"texts must be some, none of them empty or twice, got {texts}")
+        raise ValueError(f"texts must be one or more distinct non-empty texts, got {texts}")
     loaded = loaded_with(model)
     if processor is None:
         processor = loaded.processor or getattr(model, "tokenizer", None)
@@ -144,7 +144,7 @@ _Parts = tuple[_Embed, Tensor, tuple[int, int], Sequence[float], Sequence[float]
 
 
 def _of_transformers(model: Any, texts: Sequence[str], tokenizer: Any) -> _Parts:
-    """Return how a model embeds images, the embeddings of texts, and size, mean and std."""
+    """Return a function that embeds images, the embeddings of texts, and size, mean and std."""
 
     def embed(network: Any, images: Tensor) -> Tensor:
         return _pooled(network.get_image_features(pixel_values=images))
@@ -173,17 +173,17 @@ def _pooled(output: Any) -> Float[Tensor, "b d"]:
 
 
 def _tokenize(tokenizer: Any, texts: Sequence[str], config: Any) -> dict[str, Tensor]:
-    """Return the inputs of the text tower; texts that are too long are refused."""
+    """Return the inputs of the text tower; texts that are too long raise an error."""
     text_config = getattr(config, "text_config", config)
     kind = str(getattr(text_config, "model_type", ""))
     positions = int(getattr(text_config, "max_position_embeddings", 0) or _LONG)
-    # RoBERTa counts positions from the number of the padding token + 1 on: those before are unused.
+    # RoBERTa's positions start at the index of the padding token + 1.
     if "roberta" in kind:
         positions -= int(getattr(text_config, "pad_token_id", 1) or 1) + 1
     limit = min(positions, int(getattr(tokenizer, "model_max_length", _LONG)))
     for text, ids in zip(texts, tokenizer(list(texts), verbose=False)["input_ids"], strict=True):
         _check_length(text, len(ids), limit)
-    # SigLIP reads the last position, so that its texts are padded to full length
+    # SigLIP reads the last position, so its texts are padded to full length
     full = kind.startswith("siglip")
     padding: Any = {"padding": "max_length", "max_length": limit} if full else {"padding": True}
     tokens = tokenizer(list(texts), return_tensors="pt", **padding)
@@ -195,29 +195,29 @@ def _check_length(text: str, count: int, limit: int) -> None:
     if count > limit:
         raise ValueError(
             f"a text must have at most {limit} tokens, the context of the text tower; got {count} "
-            f"in {text[:60]!r}...: shorten it (it is not cut off silently)"
+            f"in {text[:60]!r}...: shorten it (texts are not truncated)"
         )
 
 
 def _clip_tokens(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "t n"]:
-    """Return token ids; texts that the tokenizer would cut off are refused."""
+    """Return token ids; texts that the tokenizer would truncate raise an error."""
     tokens = torch.as_tensor(tokenizer(list(texts)))
     try:
         untruncated = torch.as_tensor(tokenizer(list(texts), context_length=_LONG))
-    except TypeError:  # a tokenizer without that argument, which cannot cut off
+    except TypeError:  # a tokenizer without that argument does not truncate
         return tokens
     for text, row in zip(texts, untruncated, strict=True):
-        # Behind a text stands padding, whose tokens equal the last one: count them from the end.
+        # Padding after a text repeats the last token, so count from the end.
         padding = int((row.flip(0) != row[-1]).int().argmax())
         _check_length(text, _LONG - padding, tokens.shape[1])
     return tokens
 
 
 def _logits_of(model: Any) -> dict[str, Any]:
-    """Return how a model makes logits of the cosine, as options of `TextPromptClassifier`."""
+    """Return scale and bias of the logits, as options of `TextPromptClassifier`."""
     bias = getattr(model, "logit_bias", None)
     scale = getattr(model, "logit_scale", None)
-    if scale is None and hasattr(model, "temperature"):  # of ALIGN
+    if scale is None and hasattr(model, "temperature"):  # ALIGN
         scale = -torch.as_tensor(model.temperature).log()
     return {
         "logit_scale": 1.0 if scale is None else float(scale.detach().exp()),
@@ -226,7 +226,7 @@ def _logits_of(model: Any) -> dict[str, Any]:
 
 
 def _input_of(transform: Any, size: tuple[int, int]) -> dict[str, Any]:
-    """Return image size, mean and std that a transform produces, where it says them."""
+    """Return the image size, mean and std of a transform, if it has them."""
     from torchvision.transforms import v2  # slow to import
 
     steps = getattr(transform, "transforms", None)
@@ -241,13 +241,13 @@ def _input_of(transform: Any, size: tuple[int, int]) -> dict[str, Any]:
 def _clip_transform(
     config: dict[str, Any], size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
 ) -> Any:
-    """Return the preprocessing of an open_clip model: its config, or that of CLIP."""
+    """Return the preprocessing of an open_clip model: from its config, or that of CLIP."""
     from torchvision.transforms import InterpolationMode, v2  # slow to import
 
     mode = InterpolationMode(config.get("interpolation", "bicubic"))
     resize_mode = config.get("resize_mode", "shortest")
     if resize_mode not in ("shortest", "squash"):
-        raise ValueError(f"the resize mode {resize_mode} is not followed: pass transform=")
+        raise ValueError(f"the resize mode {resize_mode} is not supported: pass transform=")
     is_cropped = resize_mode == "shortest"
     steps: list[Any] = [v2.Resize(size[0] if is_cropped else size, mode)]
     steps += [v2.CenterCrop(size)] if is_cropped else []

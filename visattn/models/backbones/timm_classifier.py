@@ -17,18 +17,18 @@ from visattn.models.model_files import BUNDLED, bundled_models
 from visattn.models.weights import Weights, load_weights, read_weights
 
 _HEAD = re.compile(r"(^|\.)(head|fc|classifier|last_linear)(\.fc|\.l)?\.weight$")
-# These arguments, and those of pretrained weights, make timm load files or return other outputs.
+# With these arguments, and those of pretrained weights, timm loads files or has other outputs.
 _RESERVED = frozenset({"cache_dir", "checkpoint_path", "features_only"})
 
 
 def check_single_source(weights: object, *, pretrained: bool) -> None:
-    """Refuse two sources of weights for one model."""
+    """Check that a model has only one source of weights."""
     if weights and pretrained:
         raise ValueError("set either pretrained or weights, not both")
 
 
 def weights_are_loaded(module: Any, _: object) -> None:
-    """Note that the weights of a network are not random any more."""
+    """Mark the weights of a network as loaded."""
     module.random_weights = False
 
 
@@ -57,9 +57,9 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
 def load_timm_weights(
     model: nn.Module, name: str, file: Path, arguments: Mapping[str, Any]
 ) -> None:
-    """Load weights into a timm model; those of a classifier are left out if it has none.
+    """Load weights into a timm model; those of a classifier are skipped if it has none.
 
-    The arguments are those with which the model was created.
+    The arguments are those that created the model.
     """
     if str(file) in bundled_models():
         file = BUNDLED / f"{file}.safetensors"
@@ -72,9 +72,9 @@ def load_timm_weights(
 def read_timm_weights(
     own: Mapping[str, Tensor], name: str, file: Path, arguments: Mapping[str, Any]
 ) -> Weights:
-    """Return weights by the keys of a timm model, from those of the repository that published them.
+    """Return weights under the keys of a timm model, converted from the keys of their repository.
 
-    Timm converts them as it does when it loads its own pretrained models.
+    Timm converts them as it does for its own pretrained models.
     """
     import timm  # slow to import
 
@@ -84,7 +84,7 @@ def read_timm_weights(
         return weights
     heads = [each for key, each in weights.tensors.items() if _HEAD.search(key) and each.ndim == 2]
     classes = len(heads[-1]) if heads else 0
-    # With as many classes as the weights have, timm loads all of them or raises.
+    # With the number of classes of the weights, timm loads all of them or raises.
     overlay = {"state_dict": dict(weights.tensors), "num_classes": classes, "label_offset": 0}
     options = {**arguments, "num_classes": classes, "pretrained_cfg_overlay": overlay}
     try:
@@ -176,12 +176,12 @@ class TimmClassifier(ImageClassifier):
                 weight.requires_grad = False
         self.name = name
         self.timm_kwargs, self.block_kwargs = arguments, dict(block_kwargs or {})
-        # A model rebuilt from its config gets its weights from its own file.
+        # A model rebuilt from its config gets its weights from its own file, not from `weights`.
         self.pretrained, self.weights = False, None
         self.random_weights = not (pretrained or weights)
         self.register_load_state_dict_post_hook(weights_are_loaded)
         self.grad_checkpointing = grad_checkpointing
-        # Before blocks add their own.
+        # before blocks add their own batch norms
         self._frozen_norms = _batch_norms(model) if freeze_bn or freeze_backbone else []
         self.block = parse_block_name(block)
         if self.block:
@@ -191,16 +191,16 @@ class TimmClassifier(ImageClassifier):
                 **self.block_kwargs,
             )  # fmt: skip
         self.backbone = model
-        self.train()  # trainers keep the mode that they find
+        self.train()  # Lightning keeps the mode of modules
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training mode, except frozen batch norms.
 
-        Layers are recomputed in training mode only, since a recomputed layer would be recorded
+        Layers are recomputed only in training mode, since a recomputed layer would be recorded
         twice.
 
         Raises:
-            ValueError: If layers with batch norms are to be recomputed.
+            ValueError: If layers with trainable batch norms would be recomputed.
         """
         super().train(mode)
         for norm in self._frozen_norms:
@@ -229,7 +229,7 @@ def _batch_norms(model: nn.Module) -> list[_BatchNorm]:
 
 
 def _check_not_folded(norms: Sequence[_BatchNorm], file: str) -> None:
-    """Refuse to train batch norms that were folded into the convolutions."""
+    """Check that trainable batch norms were not folded into the convolutions."""
     statistics = [(norm.running_mean, norm.running_var) for norm in norms]
     if norms and all(
         m is not None and v is not None and not m.any() and (v == 1).all() for m, v in statistics

@@ -25,14 +25,14 @@ CHAINS = frozenset(
     {"ByobNet", "ConvNeXt", "EfficientNet", "GhostNet", "MobileNetV3", "NormFreeNet"}
     | {"RegNet", "ResNet", "ResNetV2", "RexNet"}
 )
-"""Classes of timm whose stages pass a single grid [b, c, y, x] on, so that one can be cached."""
+"""Timm classes whose stages pass on a single grid [b, c, y, x], which can be cached."""
 
 
 def network_after(backbone: nn.Module, frozen: Collection[nn.Module]) -> nn.Module:
     """Return a copy of a backbone in which the frozen modules are replaced by the identity.
 
-    The remaining modules are shared with the backbone, and containers stay. If the frozen modules
-    form a chain, the copy computes the rest from the output of the last frozen module.
+    The remaining modules are shared with the backbone, and containers are kept. If the frozen
+    modules form a chain, the copy computes the rest from the output of the last frozen module.
 
         backbone:  stem -> layer1 -> layer2 -> layer3 -> layer4
         the copy:   id  ->   id   ->   id   -> layer3 -> layer4     frozen: up to layer2
@@ -43,11 +43,11 @@ def network_after(backbone: nn.Module, frozen: Collection[nn.Module]) -> nn.Modu
         >>> tail(torch.zeros(1, 3)).shape, tail[1] is whole[1]
         (torch.Size([1, 5]), True)
     """
-    if backbone in frozen and not isinstance(backbone, nn.Sequential):  # timm loops over these
+    if backbone in frozen and not isinstance(backbone, nn.Sequential):  # timm iterates over these
         return nn.Identity()
     if not any(module in frozen for module in backbone.modules()):
         return backbone
-    # The copy shares all weights with the backbone: only its table of modules is its own.
+    # The copy shares all weights with the backbone and has only its own module table.
     tail = copy.copy(backbone)
     children = {name: network_after(child, frozen) for name, child in backbone.named_children()}
     tail.__dict__["_modules"] = children
@@ -111,7 +111,7 @@ class TimmEncoder(ImageEncoder):
         super().__init__(img_size, mean or config["mean"], std or config["std"])
         self.stage = tuple(stage) if isinstance(stage, Sequence) else stage
         self.timm_kwargs = arguments
-        # A model rebuilt from its config gets its weights from its own file.
+        # A model rebuilt from its config gets its weights from its own file, not from `weights`.
         self.pretrained, self.weights = False, None
         self.random_weights = not (pretrained or weights)
         self.register_load_state_dict_post_hook(weights_are_loaded)
@@ -125,8 +125,8 @@ class TimmEncoder(ImageEncoder):
         self._stages = tuple(None if each is None else counted[each] for each in selected)
         self._frozen = self._freeze(ends, unfreeze_from_stage)
         self._cut = unfreeze_from_stage or 0
-        # Selected stages lie behind the frozen ones, or are the last of these. In a tuple, so that
-        # shared modules are not registered twice.
+        # Selected stages follow the frozen ones, or are the last of these. A tuple keeps shared
+        # modules from being registered twice.
         behind = all(each is None or each >= self._cut - 1 for each in self._stages)
         trained = any(weight.requires_grad for weight in backbone.parameters())
         split = self._cut > 0 and trained and behind and type(backbone).__name__ in CHAINS
@@ -189,7 +189,7 @@ class TimmEncoder(ImageEncoder):
         """Return the feature grid of each stage from the backbone or its trainable part."""
         ends = len(cast("Any", self.backbone).feature_info)
         indices = sorted({ends - 1 if stage is None else stage for stage in stages})
-        final = None in stages  # the features after the layers behind the last stage
+        final = None in stages  # the features after the layers that follow the last stage
         run = cast("Any", network).forward_intermediates
         outputs = run(
             x, indices, output_fmt="NCHW", intermediates_only=not final, stop_early=not final
@@ -203,7 +203,7 @@ class TimmEncoder(ImageEncoder):
 
     def _as_grid(self, final: Tensor, last: Float[Tensor, "b _ y x"]) -> Float[Tensor, "b _ y x"]:
         """Return the final features on the grid of the last stage."""
-        if final.ndim == 3:  # tokens: class tokens before those of the patches
+        if final.ndim == 3:  # tokens: class tokens, then patches
             rows, columns = last.shape[2:]
             return final[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
         is_last = getattr(self.backbone, "output_fmt", "NCHW") == "NHWC"
@@ -222,8 +222,8 @@ class TimmEncoder(ImageEncoder):
         names = [f"{name}." for name, _ in self.backbone.named_modules()]
         count = len(names)
         if first is not None:
-            # A module stands before its children, so that those up to the last frozen one include
-            # some that hold trained ones: of each, only its own parameters are frozen.
+            # Modules come before their children, so containers of trainable modules may precede the
+            # last frozen one: only the direct parameters of each module are frozen.
             last = f"{ends[first - 1]}." if first else " "
             count = max((i + 1 for i, name in enumerate(names) if name.startswith(last)), default=0)
         before = list(self.backbone.modules())[:count]

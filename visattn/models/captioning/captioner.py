@@ -1,4 +1,4 @@
-"""Captioners: an encoder of the image, and a decoder that reads its grid before each word."""
+"""Captioners: an image encoder, and a decoder that attends to its grid for each word."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -27,17 +27,17 @@ MapChoice = Literal["last", "mean", "all"] | tuple[int, int]
 
 
 class AttentionStep(NamedTuple):
-    """Attention of a captioner for one word or for many."""
+    """Attention of a captioner for one or more words."""
 
     weights: Float[Tensor, "*b n"]
-    """Attention over the positions of the grid, in row-major order; sums to one."""
+    """Attention over the grid positions in row-major order; sums to one."""
     gate: Float[Tensor, "*b"]
     """Share of the image in the context vector, in [0, 1]: the gate that scales it, or 1 minus the
     weight of a visual sentinel."""
     heads: Float[Tensor, "*b l h n"] | None = None
     """Attention of each layer and head, if the captioner has several and returns them."""
     probabilities: Float[Tensor, "*b n"] | None = None
-    """Probabilities from which hard attention chose the `weights`."""
+    """Probabilities from which hard attention selected the `weights`."""
 
 
 class TeacherForcedOutput(NamedTuple):
@@ -65,9 +65,9 @@ class Captioner(Configurable, nn.Module, ABC):
     """
 
     places: Places | None = None
-    """How hard attention chooses the position of a word; None for other attention."""
+    """How hard attention selects the position of a word; None for soft attention."""
     maps: MapChoice | None = None
-    """Weights of a word that are shown, of several layers and heads; None if there is no choice."""
+    """Which layers and heads are shown; None if there is no choice."""
     decoder: Any
 
     @abstractmethod
@@ -99,8 +99,8 @@ class Captioner(Configurable, nn.Module, ABC):
             features: Encoder features of b images.
             captions: Input tokens, beginning with `START`; captions in order of falling length.
             lengths: Number of predicted tokens of each caption, `END` included; or the result of
-                `pack_words`, with which nothing waits for a GPU.
-            image_indices: Index of the image of each caption; None if caption i belongs to image i.
+                `pack_words`, which avoids a synchronization with the GPU.
+            image_indices: Index of the image of each caption; None if caption i is about image i.
         """
         return self.decoder.teacher_force(features, captions, lengths, image_indices)
 
@@ -126,7 +126,7 @@ class Captioner(Configurable, nn.Module, ABC):
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """What a recurrent decoder reads before the next word: of an image, and of its k hypotheses."""
+    """State of a recurrent decoder: features of an image, and LSTM states of its k hypotheses."""
 
     features: Float[Tensor, "b n c"]
     keys: Float[Tensor, "b n d"]
@@ -146,16 +146,17 @@ class RecurrentState:
         return replace(self, **tensors)
 
     def read(self, lstm: nn.LSTMCell, inputs: Float[Tensor, "b k e"]) -> Self:
-        """Return the state after the LSTM has read an input of each hypothesis."""
+        """Return the state after one LSTM step of each hypothesis."""
         before = (self.hidden.flatten(0, 1), self.cell.flatten(0, 1))
         hidden, cell = (x.view_as(self.hidden) for x in lstm(inputs.flatten(0, 1), before))
         return replace(self, hidden=hidden, cell=cell, num_words=self.num_words + 1)
 
 
 class RecurrentDecoder(nn.Module, ABC):
-    """An LSTM that attends to the grid: a subclass writes the equations of its paper.
+    """Base class of LSTM decoders with attention to the grid.
 
-    It builds `embedding` and `dropout`; `start`, `attend` and `predict` are the paper.
+    Subclasses build `embedding` and `dropout`, and implement the equations of their paper in
+    `start`, `attend` and `predict`.
     """
 
     embedding: nn.Embedding
@@ -196,9 +197,9 @@ class RecurrentDecoder(nn.Module, ABC):
         image_indices: Int[Tensor, " r"] | None = None,
         **of_captions: Any,
     ) -> TeacherForcedOutput:
-        """Read whole captions, each as the only hypothesis of its image.
+        """Read whole captions, each as the single hypothesis of its image.
 
-        `of_captions` are fields of the state with a row per caption.
+        `of_captions` are additional fields of the state, with a row per caption.
         """
         # Captions of 3, 3 and 1 words: `attend` runs on the rows of each step. With padding to the
         # longest caption a training step of `flickr8k_soft` takes 1.6 times as long.

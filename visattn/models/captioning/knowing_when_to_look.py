@@ -1,4 +1,4 @@
-"""Knowing When to Look: a visual sentinel lets each word rely on the decoder, not the image.
+"""Knowing When to Look: with a visual sentinel, words can rely on the decoder's memory.
 
     for each word   h, m = LSTM([word; image], h, m)
                     s = sigmoid(W_x [word; image] + W_h h) * tanh(m)    the sentinel
@@ -39,14 +39,14 @@ class AdaptiveState(RecurrentState):
     image: Float[Tensor, "b 1 e"]
     """The global feature."""
     without_sentinel: Bool[Tensor, " b"] | None = None
-    """Captions that attend to the grid alone."""
+    """Captions that attend to the grid only, without the sentinel."""
 
 
 class AdaptiveAttention(nn.Module):
     """Additive attention over the grid and a visual sentinel.
 
     The softmax has one score more than the grid has positions: that of the sentinel. Its weight
-    beta is the share of the sentinel in the context vector, the rest comes from the grid.
+        beta is the share of the sentinel in the context vector.
 
     Source:
         Lu et al. 2017, arXiv:1612.01887, equations 6, 7 and 11 to 13.
@@ -66,9 +66,9 @@ class AdaptiveAttention(nn.Module):
         scores = self.scorer.scores(state.hidden, state.keys)
         key = torch.tanh(self.sentinel_key(sentinel) + self.scorer.query(state.hidden))
         sentinel_score = (key @ self.scorer.vector).unsqueeze(-1)
-        # The softmax over positions and sentinel, taken apart: the share of all positions together,
-        # sum exp z / (sum exp z + exp s) = sigmoid(logsumexp z - s), times the softmax over
-        # positions alone, which is the map.
+        # The softmax over positions and sentinel is the total share of the positions, sum exp z /
+        # (sum exp z + exp s) = sigmoid(logsumexp z - s), times the softmax over the positions,
+        # which is the map.
         gate = (scores.logsumexp(-1, keepdim=True) - sentinel_score).sigmoid()
         if state.without_sentinel is not None:
             gate = gate.masked_fill(state.without_sentinel[:, None, None], 1.0)
@@ -84,8 +84,8 @@ class AdaptiveDecoder(RecurrentDecoder):
 
     Source:
         Lu et al. 2017, arXiv:1612.01887, equations 4 to 13. The output layer is that of the
-        authors' code, tanh of a linear map before the vocabulary; the layer norm of the features
-        and the option `sentinel_dropout` are in neither.
+        authors' code, tanh of a linear map before the vocabulary; neither has the layer norm of the
+        features or `sentinel_dropout`.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class AdaptiveDecoder(RecurrentDecoder):
         image_indices: Int[Tensor, " r"] | None = None,
         **of_captions: Any,
     ) -> TeacherForcedOutput:
-        """Read whole captions, in training a share of them without the sentinel."""
+        """Read whole captions; in training some of them without the sentinel."""
         if self.training and self.sentinel_dropout:
             numbers = torch.rand(len(captions), device=captions.device)
             of_captions["without_sentinel"] = numbers < self.sentinel_dropout
@@ -158,23 +158,23 @@ class AdaptiveDecoder(RecurrentDecoder):
 
 
 class KnowingWhenToLook(Captioner):
-    """Captioner with adaptive attention: a visual sentinel beside the positions of the grid.
+    """Captioner with adaptive attention: a visual sentinel in addition to the grid positions.
 
     The gate of each word is 1 - beta, the share of the image in its context vector: near 1 for
-    words that are read from the image, near 0 for words that the decoder knows by itself.
+    words that depend on the image, near 0 for words that the language predicts.
 
     Args:
         words: The vocabulary; it begins with `SPECIAL_TOKENS`.
         encoder: Maps images to a grid of features.
         embed_dim: Dimension of the word embeddings and of the global feature.
         hidden_size: Hidden size of the LSTM, to which the features are projected.
-        attention_dim: Dimension in which features and hidden state are compared.
+        attention_dim: Hidden dimension of the additive attention.
         dropout: Dropout rate on word embeddings and before the vocabulary.
         feature_dropout: Dropout rate on features before the projection.
-        sentinel_dropout: Fraction of the captions that are trained without the sentinel, as the
-            spatial attention of the paper. It keeps a gradient at the attention: trained from
-            random weights, the decoder otherwise learns to rely on the sentinel at all words. It is
-            not in the paper.
+        sentinel_dropout: Fraction of the captions that are trained without the sentinel, as in the
+            spatial attention of the paper. It keeps a gradient in the attention: from random
+            weights, the decoder otherwise learns to use the sentinel for all words. It is not in
+            the paper.
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS

@@ -1,4 +1,4 @@
-"""Sequence recognizer: reads a row of symbols, with the scores and windows of Luong et al.
+"""Sequence recognizer: reads a row of symbols with the attention variants of Luong et al.
 
 score        additive   v . tanh(W_a a + b + W_q h)    Bahdanau et al. 2015
              concat     v . tanh(W [h; a])
@@ -6,7 +6,7 @@ score        additive   v . tanh(W_a a + b + W_q h)    Bahdanau et al. 2015
              dot        h . a
              location   W h                            without the features
 alignment    global        softmax over all positions
-             monotonic     softmax over the columns around one that moves on (local-m)
+             monotonic softmax over the columns around one that advances (local-m)
              predictive    the same around a predicted column, times a Gaussian (local-p)
 """
 
@@ -63,7 +63,7 @@ class LuongScores(nn.Module):
         self.tap = Tap("words")
 
     def key(self, features: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
-        """Return what the scores need of the features, computed once per image."""
+        """Return the part of the scores that depends only on the features, once per image."""
         if self.score != "concat":
             return features
         return linear(features, self.weights["weight"][:, self.query_dim :])
@@ -95,7 +95,7 @@ class ColumnAttention(nn.Module):
 
     Source:
         Luong et al. 2015, arXiv:1508.04025, section 3.2. As in Bahdanau et al. and unlike Luong et
-        al., the query is the hidden state before the word. There, windows lie on a sentence.
+        al., the query is the hidden state before the word. There, windows cover a sentence.
     """
 
     columns: Tensor
@@ -135,7 +135,7 @@ class ColumnAttention(nn.Module):
         )
 
     def project_keys(self, features: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
-        """Return the part of the scores that is the same for all words."""
+        """Return the part of the scores that does not depend on the word."""
         return self.scorer.key(features)
 
     def forward(self, state: RecurrentState) -> tuple[Float[Tensor, "b k c"], AttentionStep]:
@@ -154,7 +154,7 @@ class ColumnAttention(nn.Module):
             return scores.softmax(-1)
         last = self.columns[-1]
         if self.alignment == "monotonic":
-            center = last.clamp(max=state.num_words * self.window_step)  # stays at the last column
+            center = last.clamp(max=state.num_words * self.window_step)  # until the last column
         else:
             hidden = self.center_hidden(state.hidden).tanh()
             center = last * (hidden @ self.center_vector).sigmoid().unsqueeze(-1)

@@ -41,13 +41,13 @@ class ShowAttendTellState(RecurrentState):
     """State of the decoder."""
 
     uniforms: Float[Tensor, "b t"] | None = None
-    """A number in [0, 1) for each word, from which hard attention samples its position."""
+    """A random number in [0, 1) per word, from which hard attention samples its position."""
 
 
 class SoftAttention(nn.Module):
     """Soft attention: the expected feature under additive attention, scaled by a gate.
 
-    Where `sample_temperature` is set, training reads relaxed samples of positions instead (see
+    If `sample_temperature` is set, training uses relaxed samples of positions instead (see
     `RelaxedPlaces`).
 
     Source:
@@ -66,14 +66,14 @@ class SoftAttention(nn.Module):
         self.sample_temperature: float | None = None
 
     def project_keys(self, features: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
-        """Return the part of the scores that is the same for all words."""
+        """Return the part of the scores that does not depend on the word."""
         return self.scorer.key(features)
 
     def forward(self, state: ShowAttendTellState) -> tuple[Float[Tensor, "b k c"], AttentionStep]:
         """Return the context vector z and the attention of each hypothesis."""
         weights = self.alpha(state)
         if self.training and self.sample_temperature is not None:
-            # A weight that underflows would have an infinite logarithm, and a gradient of NaN.
+            # Clamped: an underflow would give an infinite logarithm and a NaN gradient.
             logits = weights.clamp_min(torch.finfo(weights.dtype).tiny).log()
             weights = gumbel_softmax(logits, self.sample_temperature)
         return self.read(weights, state)
@@ -94,8 +94,8 @@ class SoftAttention(nn.Module):
 class HardAttention(SoftAttention):
     """Hard attention: the feature of one position, under the probabilities of soft attention.
 
-    It has the parameters of `SoftAttention`, so that the weights of one fit the other. In training
-    the state brings the random numbers; otherwise `places` says which position is read.
+    It has the parameters of `SoftAttention`, so their weights are interchangeable. In training, the
+    state has the random numbers; otherwise `places` selects the position.
 
     Source:
         Xu et al. 2015, arXiv:1502.03044, section 4.1, with the gate of section 4.2.1.
@@ -112,7 +112,7 @@ class HardAttention(SoftAttention):
     def choose(
         self, alpha: Float[Tensor, "b k n"], state: ShowAttendTellState
     ) -> Float[Tensor, "b k n"]:
-        """Return weight 1 at the chosen position, without a gradient; or all of alpha."""
+        """Return weight 1 at the selected position, without a gradient; or alpha itself."""
         if state.uniforms is not None:
             chosen = sample_categorical(alpha.detach(), state.uniforms[:, state.num_words, None])
         elif self.places == "expectation":
@@ -127,7 +127,7 @@ class HardAttention(SoftAttention):
 class ShowAttendTellDecoder(RecurrentDecoder):
     """LSTM decoder that attends to the grid before it reads a word.
 
-    `attention` builds the attention from the width of the features, the hidden size and
+    `attention` builds the attention from the number of feature channels, the hidden size and
     `attention_dim`; for the other options see `ShowAttendTell`.
 
     Source:
@@ -171,7 +171,7 @@ class ShowAttendTellDecoder(RecurrentDecoder):
         self.dropout = nn.Dropout(dropout)
 
     def start(self, features: Float[Tensor, "b c y x"]) -> ShowAttendTellState:
-        """Return the state before the first word: the LSTM begins with the mean feature."""
+        """Return the state before the first word, computed from the mean feature."""
         self.attention.scorer.tap.grid = tuple(features.shape[-2:])
         positions = self.feature_proj(features.flatten(2).mT.contiguous())
         mean = positions.mean(1, keepdim=True)
@@ -185,7 +185,7 @@ class ShowAttendTellDecoder(RecurrentDecoder):
     def attend(
         self, state: ShowAttendTellState, word: Float[Tensor, "b k e"]
     ) -> tuple[ShowAttendTellState, Float[Tensor, "b k c"], AttentionStep]:
-        """Attend with the hidden state; the LSTM reads the word and the context vector."""
+        """Attend with the hidden state, then feed word and context vector to the LSTM."""
         context, attention = self.attention(state)
         return state.read(self.lstm, torch.cat((word, context), -1)), context, attention
 
@@ -195,7 +195,7 @@ class ShowAttendTellDecoder(RecurrentDecoder):
         word: Float[Tensor, "*b e"],
         context: Float[Tensor, "*b c"],
     ) -> Float[Tensor, "*b v"]:
-        """Return the logits of the next word: the deep output layer."""
+        """Return the logits of the next word from the deep output layer."""
         output = torch.tanh(self.output_hidden(hidden) + word + self.output_context(context))
         return self.output(self.dropout(output))
 
@@ -220,12 +220,12 @@ class ShowAttendTell(Captioner):
         words: The vocabulary; it begins with `SPECIAL_TOKENS`.
         encoder: Maps images to a grid of features.
         attention: `soft` or `hard`.
-        places: How hard attention chooses the position of a word outside of training: the most
+        places: How hard attention selects the position of a word outside of training: the most
             probable one (`argmax`, the default), a sampled one (`sample`), or all of them, as with
             soft attention (`expectation`). The attribute `places` can be set later.
         embed_dim: Dimension of the word embeddings.
         hidden_size: Hidden size of the LSTM.
-        attention_dim: Dimension in which features and hidden state are compared.
+        attention_dim: Hidden dimension of the additive attention.
         dropout: Dropout rate on word embeddings and before the vocabulary.
         feature_proj_dim: Dimension to which features are projected, once per image; None for no
             projection.
@@ -246,8 +246,8 @@ class ShowAttendTell(Captioner):
         15
 
     Source:
-        Xu et al. 2015, arXiv:1502.03044. Dropout sits on embeddings and before the vocabulary; the
-        projection, with layer norm and ReLU, is not in the paper.
+        Xu et al. 2015, arXiv:1502.03044. Dropout is applied to embeddings and before the
+        vocabulary; the projection, with layer norm and ReLU, is not in the paper.
     """
 
     @options_of(ShowAttendTellDecoder)
@@ -269,7 +269,7 @@ class ShowAttendTell(Captioner):
 
     @property
     def places(self) -> Places | None:
-        """How hard attention chooses the position of a word; None with soft attention."""
+        """How hard attention selects the position of a word; None with soft attention."""
         return self.decoder.attention.places
 
     @places.setter
@@ -288,7 +288,7 @@ class ShowAttendTell(Captioner):
         """Read whole captions with one sampled position per word, as hard attention trains.
 
         The arguments are those of `teacher_force`, with a caption repeated for several rollouts,
-        and a number in [0, 1) for each word, from which its position follows.
+        and a random number in [0, 1) per word, which determines its position.
         """
         return self.decoder.teacher_force(
             features, captions, lengths, image_indices, uniforms=uniforms

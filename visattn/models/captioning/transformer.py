@@ -1,4 +1,4 @@
-"""Transformer captioner: words attend to the words before, then to the grid of the image.
+"""Transformer captioner: words attend to previous words, then to the grid of the image.
 
     grid     features -> projection + learned positions -> encoder layers
     words    embedding + sine positions -> L x [causal self-attention, attention to the grid, MLP]
@@ -44,14 +44,14 @@ class KeyValues(NamedTuple):
 
 @dataclass(frozen=True)
 class TransformerState:
-    """Keys and values of each layer: of the grid of an image, and of the words of hypotheses."""
+    """Keys and values of each layer, for the grid of an image and the words of hypotheses."""
 
     memory: tuple[KeyValues, ...]
     """`b h n d`, for the positions of the grid."""
     cache: tuple[KeyValues | None, ...]
-    """`b k h t d`, for the words before; None at the start."""
+    """`b k h t d`, for the previous words; None at the start."""
     num_words: int = 0
-    """Number of words read."""
+    """Number of words read so far."""
 
     def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
         """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
@@ -69,7 +69,7 @@ def _select(layers: Sequence[KeyValues | None], index: Any) -> Any:
 
 
 class CausalSelfAttention(nn.Module):
-    """Multi-head self-attention of each word to the words up to it.
+    """Causal multi-head self-attention of words.
 
     Source:
         Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
@@ -88,7 +88,7 @@ class CausalSelfAttention(nn.Module):
         mask: Bool[Tensor, "*b 1 t t"] | None = None,
         cache: KeyValues | None = None,
     ) -> tuple[Float[Tensor, "*b t c"], KeyValues]:
-        """Return the attention output, and keys and values of these and the cached words."""
+        """Return the attention output, and keys and values of the new and the cached words."""
         query, keys, values = (_split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
         if cache is not None:
             keys = torch.cat((cache.keys, keys), -2)
@@ -121,7 +121,7 @@ class GridAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "b m c"], memory: KeyValues
     ) -> tuple[Float[Tensor, "b m c"], Float[Tensor, "b m h n"]]:
-        """Return the output and the weights of each word, which stay in float32."""
+        """Return the output and the weights of each word, in float32."""
         query = _split(self.query(x), self.num_heads)
         weights = dot_product_attention_weights(
             at_least_float32(query), at_least_float32(memory.keys)
@@ -142,8 +142,8 @@ def _merge(x: Float[Tensor, "*b h n d"]) -> Float[Tensor, "*b n c"]:
 class CaptionDecoderLayer(nn.Module):
     """Pre-norm transformer decoder layer for words and the positions of a grid.
 
-    Names of its parts are keys of saved models; `pipelines/caption_words.py` finds attention by
-    them.
+    The names of its submodules are keys of saved models, and `pipelines/caption_words.py` finds the
+    attention by them.
     """
 
     def __init__(self, dim: int, num_heads: int, mlp_ratio: float, dropout: float) -> None:
@@ -157,14 +157,14 @@ class CaptionDecoderLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "b m c"], memory: KeyValues, mask: Bool[Tensor, "b 1 m m"]
     ) -> tuple[Float[Tensor, "b m c"], Float[Tensor, "b m h n"]]:
-        """Return all words of the captions of each image, with weights over the grid."""
+        """Return the updated words of all captions of each image, with weights over the grid."""
         attended, _ = self.self_attn(self.norm1(x), mask)
         return self._read_grid(x + self.dropout(attended), memory)
 
     def step(
         self, x: Float[Tensor, "b k c"], memory: KeyValues, cache: KeyValues | None
     ) -> tuple[Float[Tensor, "b k c"], Float[Tensor, "b k h n"], KeyValues]:
-        """Return one word per hypothesis, with its weights and the extended cache."""
+        """Return one updated word per hypothesis, with its weights and the extended cache."""
         attended, extended = self.self_attn(self.norm1(x).unsqueeze(2), cache=cache)
         return *self._read_grid(x + self.dropout(attended.squeeze(2)), memory), extended
 
@@ -184,7 +184,7 @@ class GridEncoder(nn.Module):
         self.layers = nn.ModuleList(
             EncoderLayer(dim, num_heads, round(mlp_ratio * dim)) for _ in range(num_layers)
         )
-        # One per layer, as earlier versions saved them: the last one is used.
+        # One per layer, as in files of earlier versions; only the last one is used.
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(num_layers))
 
     def forward(
@@ -201,7 +201,8 @@ class GridEncoder(nn.Module):
 class TransformerDecoder(nn.Module):
     """Transformer decoder that attends to the grid in each layer.
 
-    The logits are the products of the output, after a square linear layer, and the word embeddings.
+    The logits are dot products of the output, after a square linear layer, with the word
+    embeddings.
 
     For the options see `TransformerCaptioner`.
     """
@@ -282,7 +283,7 @@ class TransformerDecoder(nn.Module):
     ) -> TeacherForcedOutput:
         """Read whole captions; equal to `step` after `step`.
 
-        All words about an image stand in one row, whose keys and values of the grid they share.
+        All words about an image are in one row, and share the keys and values of the grid.
         """
         packing = pack_words(lengths, image_indices)
         # Captions of 3, 3 and 1 words, the first and the last one about image 0; - is padding. A
@@ -290,9 +291,8 @@ class TransformerDecoder(nn.Module):
         #
         #     packed   0 1 2 3 4 5 6     image 0   0 2 3 5     caption   0 2 0 0     step   0 0 1 2
         #                                image 1   1 4 6 -               1 1 1 -            0 1 2 -
-        #
-        # With linear layers on the packed words alone a training step of `photo_captioner` is
-        # 1.1 times as fast: not worth a second layout.
+        # Linear layers on packed words only would make a training step of `photo_captioner` 1.1
+        # times as fast, which is not worth a second layout.
         count = len(features)
         row = packing.by_image(packing.rows, count, fill=-1)
         step = packing.by_image(packing.steps, count)
@@ -318,7 +318,7 @@ class TransformerDecoder(nn.Module):
         return linear(self.output_proj(self.norm(x)), self.embedding.weight, self.output_bias)
 
     def _attention(self, weights: Sequence[Float[Tensor, "*w h n"]]) -> AttentionStep:
-        """Return the weights that `maps` chooses; there is no gate."""
+        """Return the weights that `maps` selects; there is no gate."""
         gate = weights[-1].new_ones(weights[-1].shape[:-2])
         if not isinstance(self.maps, str):
             layer, head = self.maps
@@ -332,8 +332,8 @@ class TransformerDecoder(nn.Module):
 class TransformerCaptioner(Captioner):
     """Transformer decoder over the feature grid.
 
-    Each layer attends to the words before, with cached keys and values, and to the projected
-    features. A word has a map per layer and head; `maps` chooses what is shown and supervised.
+    Each layer attends to the previous words, with cached keys and values, and to the projected
+    features. A word has a map per layer and head; `maps` selects which is shown and supervised.
 
     Args:
         words: The vocabulary; it begins with `SPECIAL_TOKENS`.
@@ -347,7 +347,7 @@ class TransformerCaptioner(Captioner):
         encoder_layers: Number of self-attention layers on the projected grid.
         maps: Weights of a word: mean over the heads of the `last` layer, `mean` over all layers
             and heads; `all` is the mean, with the weights of each head as `heads`; or those of one
-            head, `(layer, head)`, indices from 0. It may be set later, too.
+            head, `(layer, head)`, indices from 0. It can be changed later.
 
     Raises:
         ValueError: If there are no such maps.

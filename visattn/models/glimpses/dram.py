@@ -1,7 +1,7 @@
-"""DRAM: the deep recurrent attention model, which reads one or several objects.
+"""DRAM: deep recurrent attention model, for one or several objects.
 
-    upper layer   u = RNN(h, u), begins with what the context network sees     where to look
-    lower layer   h = RNN(g, h), g = content * location of the glimpse         what is there
+    upper layer u = RNN(h, u), starts from the context network where to look lower layer   h =
+    RNN(g, h), g = content * location of the glimpse         what is there
 
 Source:
     Ba et al. 2015, arXiv:1412.7755.
@@ -26,11 +26,11 @@ from visattn.models.glimpses.ram import (
 class DRAM(RecurrentAttentionModel):
     """Deep recurrent attention model for one or several objects.
 
-    Two recurrent layers share the work. The lower one receives the glimpses, content times
-    location, and is classified; the upper one receives the lower one's state and chooses the next
-    location. A context network sees the whole image at low resolution and initializes the upper
-    layer alone, so that it suggests where to look first, but cannot classify. After every
-    `num_glimpses_per_object` glimpses the model reads a label.
+    There are two recurrent layers. The lower one receives the glimpses, content times location, and
+    its state is classified; the upper one receives that state and selects the next location. A
+    context network sees the whole image at low resolution and initializes only the upper layer, so
+    it can guide the first glimpse but not classify. After every `num_glimpses_per_object` glimpses
+    the model reads a label.
 
     `model(images)` returns the logits of each label in order, or those of the only label; `rollout`
     returns the scan paths.
@@ -41,7 +41,7 @@ class DRAM(RecurrentAttentionModel):
         img_size: Height and width of the input images, in pixels.
         mean: Mean of each color channel, in [0, 1]; one channel for gray images, else three.
         std: Standard deviation of each color channel, in [0, 1].
-        max_objects: Largest number of labels per image, `end_class` not counted; 1 for a single
+        max_objects: Maximum number of labels per image, without `end_class`; 1 for a single
             label, such as the sum of all digits.
         num_glimpses_per_object: Glimpses before each label.
         end_class: Name of the class that ends a sequence, for images with different numbers of
@@ -123,18 +123,18 @@ class DRAM(RecurrentAttentionModel):
 
     @property
     def policy_modules(self) -> Mapping[str, nn.Module]:
-        """The modules that choose locations, and that only the policy loss trains."""
+        """The modules of the location policy, which only the policy loss trains."""
         names = ("policy", "upper_rnn", "context_net")
         return {name: self.get_submodule(name) for name in names}
 
     def forward(
         self, images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"]
     ) -> Float[Tensor, "b *s k"]:
-        """Return the logits of each label, or of the only one; raises what `normalize` raises."""
+        """Return the logits of each label, or of the single one."""
         return self.classify(self.normalize(images))
 
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b *s k"]:
-        """Return the logits of each label, or of the only one, with the greedy policy."""
+        """Return the logits of each label, or of the single one, with the greedy policy."""
         step = self.num_glimpses_per_label
         logits = self.rollout(images).logits[:, 0, step - 1 :: step]
         return logits[:, 0] if self.num_labels == 1 else logits
@@ -142,16 +142,16 @@ class DRAM(RecurrentAttentionModel):
     def initial_state(
         self, images: Float[Tensor, "b c y x"], image_indices: Int[Tensor, " r"]
     ) -> tuple[RNNState, RNNState]:
-        """Return zeros for the lower layer, and what the context suggests for the upper one."""
+        """Return zeros for the lower layer, and the context for the upper one."""
         lower, _ = super().initial_state(images, image_indices)
         context = self.context_net(adaptive_avg_pool2d(images, self.context_size))
         hidden, *cell = context[image_indices].split(self.hidden_size, 1)
-        # The hidden state of an LSTM or GRU lies between -1 and 1; a cell has no bounds.
+        # Hidden states of LSTM and GRU are between -1 and 1; LSTM cells are unbounded.
         return lower, (hidden.tanh(), *cell)
 
     def next_state(
         self, glimpse: Float[Tensor, "r d"], core: RNNState, policy: RNNState, *, backprop: bool
     ) -> tuple[RNNState, RNNState]:
-        """Advance the lower layer, then the upper one, which receives the lower one's state."""
+        """Update the lower layer, then the upper one, which receives the lower one's state."""
         core = self.rnn(glimpse, core)
         return core, self.upper_rnn(core[0] if backprop else core[0].detach(), policy)

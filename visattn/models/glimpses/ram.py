@@ -1,10 +1,11 @@
-"""RAM: the recurrent model of visual attention, which sees an image through glimpses.
+"""RAM: recurrent model of visual attention, which sees an image through glimpses.
 
     at each step   g = glimpse network(retina(image, l), l)     what is there, and where
                    h = core(g, h)                               its hidden state is classified
                    l ~ N(W h + b, std^2), clamped to the image  where to look next
 
-Classification trains glimpse network and core; REINFORCE trains the policy (`GlimpseTask`).
+The classification loss trains glimpse network and core; REINFORCE trains the policy
+(`GlimpseTask`).
 
 Source:
     Mnih et al. 2014, arXiv:1406.6247.
@@ -25,7 +26,7 @@ from visattn.models.glimpses.retina import Retina
 RNNType = Literal["rnn", "lstm", "gru"]
 GlimpseEncoderType = Literal["linear", "conv"]
 RNNState = tuple[Tensor, ...]
-"""Hidden state, and the cell of an LSTM."""
+"""Hidden state; for an LSTM also the cell."""
 
 
 class GlimpseNet(nn.Module):
@@ -93,7 +94,7 @@ class GlimpseRNN(nn.Module):
         super().__init__()
         if rnn_type == "rnn":
             self.cell: nn.RNNCellBase = nn.RNNCell(size, size, nonlinearity="relu")
-            # The paper does not say how the core begins; with random weights it forgets or
+            # The paper does not specify the initialization; with random weights the core forgets or
             # diverges.
             nn.init.eye_(self.cell.weight_hh)
             self.cell.weight_hh.data *= 0.9
@@ -120,7 +121,7 @@ class LocationPolicy(nn.Module):
     def __init__(self, hidden_size: int, std: float) -> None:
         super().__init__()
         self.mean = nn.Linear(hidden_size, 2)
-        # A first location that earlier versions could learn: files have it.
+        # A learned first location of earlier versions, kept for their files.
         self.init_mean = nn.Parameter(torch.zeros(2), requires_grad=False)
         self.log_std = nn.Parameter(torch.tensor(math.log(std)), requires_grad=False)
 
@@ -132,9 +133,9 @@ class LocationPolicy(nn.Module):
     def forward(
         self, hidden_state: Float[Tensor, "r d"], noise: Float[Tensor, "r 2"]
     ) -> tuple[Float[Tensor, "r 2"], Float[Tensor, "r 2"]]:
-        """Return the mean, and the sample that the noise gives, which may lie beyond the edge."""
+        """Return the mean, and the sample for the noise, which may be outside the image."""
         mean = self.mean(hidden_state)
-        # A mean that is not finite makes the loss so; the sample still reads inside the image.
+        # A non-finite mean makes the loss non-finite; the sample stays inside the image.
         return mean, (mean + self.std * noise).detach().nan_to_num()
 
 
@@ -142,7 +143,7 @@ class LocationPolicy(nn.Module):
 class GlimpseRollout:
     """Results of m rollouts of t glimpses on each of b images.
 
-    An action is the choice of a location, so that a random or given first location has none.
+    An action is the choice of a location; a random or given first location is not an action.
 
     Args:
         locations: x and y of each glimpse, in [-1, 1], the first one included.
@@ -198,7 +199,7 @@ class RecurrentAttentionModel(ImageClassifier):
     fusion: ClassVar[Literal["sum", "product"]] = "sum"
     """How content and location of a glimpse are combined."""
     random_start: ClassVar[bool] = True
-    """Whether the first location is random; otherwise the policy chooses it, too."""
+    """Whether the first location is random; otherwise the policy chooses it."""
     num_labels: int = 1
     """Number of labels that the model reads per image: label i after glimpse `(i + 1) *
     num_glimpses_per_label`."""
@@ -255,13 +256,13 @@ class RecurrentAttentionModel(ImageClassifier):
 
     @property
     def policy_modules(self) -> Mapping[str, nn.Module]:
-        """The modules that choose locations, and that only the policy loss trains."""
+        """The modules of the location policy, which only the policy loss trains."""
         return {"policy": self.policy}
 
     def initial_state(
         self, images: Float[Tensor, "b c y x"], image_indices: Int[Tensor, " r"]
     ) -> tuple[RNNState, RNNState]:
-        """Return the states of core and policy before the first glimpse: both are those of zeros.
+        """Return the states of core and policy before the first glimpse, both zero.
 
         Args:
             images: Normalized images.
@@ -281,7 +282,7 @@ class RecurrentAttentionModel(ImageClassifier):
     ) -> tuple[RNNState, RNNState]:
         """Return both states after a glimpse: the policy reads the hidden state of the core.
 
-        Its gradient flows into the core only with `backprop`.
+        Its gradient flows into the core only if `backprop` is true.
         """
         core = self.rnn(glimpse, core)
         return core, core if backprop else (core[0].detach(),)
@@ -314,7 +315,7 @@ class RecurrentAttentionModel(ImageClassifier):
             locations: All locations of each image; the policy is not used.
             noise: Standard normal noise of the action that leads to each glimpse; by default
                 sampled. The first entry is used only if the policy chooses the first location.
-            samples: Samples that take the place of those of the policy, to train it by supervision.
+            samples: Samples in place of those of the policy, for supervised training of the policy.
         """
         num_glimpses = self.num_glimpses if locations is None else locations.shape[1]
         index = torch.arange(len(images), device=images.device).repeat_interleave(num_rollouts)

@@ -1,4 +1,4 @@
-"""Retina: windows of several scales around a location, sharp in the center, coarser around it.
+"""Retina: windows of several scales around a location, fine in the center, coarser around it.
 
 A location is (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image, (0, 0) its center; x
 goes along the width, y along the height. A glimpse of g x g cells has a window for each scale: the
@@ -10,8 +10,9 @@ pixels from the edge, the window of scale i begins at
 Outside the image pixels have the value `pad_value`.
 
 Source:
-    Mnih et al. 2014, arXiv:1406.6247, section 3.1. The paper does not say how a window is placed
-    between pixels nor how it is reduced: here it snaps to the nearest pixel and averages boxes.
+    Mnih et al. 2014, arXiv:1406.6247, section 3.1. The paper does not specify how a window is
+    aligned to pixels or downsampled: here it is aligned to the nearest pixel and averaged over
+    boxes.
 """
 
 import torch
@@ -44,15 +45,15 @@ class Retina(nn.Module):
         super().__init__()
         self.glimpse_size = glimpse_size
         self.num_scales = num_scales
-        self.margin = 2 ** (num_scales - 1)  # the widest box
+        self.margin = 2 ** (num_scales - 1)  # side of the widest box
         self.register_buffer("pad_value", pad_value, persistent=False)
 
     def pyramid(self, images: Float[Tensor, "b c y x"]) -> list[Float[Tensor, "b c _ _"]]:
-        """Return the means of boxes of 1, 2, 4, ... pixels at each pixel, once for all glimpses."""
-        # A row of pixels 1 2 3 4 with two scales. A box stands at its first pixel, and a window
+        """Return the means of boxes of 1, 2, 4, ... pixels at each pixel, for all glimpses."""
+        # A row of pixels 1 2 3 4 with two scales. A box is stored at its first pixel, and a window
         # reads every box of level 0, every second one of level 1, and so on. The mean of a box is
-        # the mean of four boxes of half its side. The outermost boxes hold padding alone, and stand
-        # for all beyond.
+        # the mean of four boxes of half its side. The outermost boxes are all padding, and
+        # represent all boxes beyond.
         #
         #     level 0   0   0   1   2   3   4   0   0        2 pixels of padding to each side
         #     level 1   0  .5 1.5 2.5 3.5   2   0            means of two
@@ -84,7 +85,7 @@ class Retina(nn.Module):
             cells = 2**scale * torch.arange(self.glimpse_size, device=level.device)
             columns = (starts[:, scale, :1] + cells).clamp(0, right)[:, None, None]
             rows = (starts[:, scale, 1:] + cells).clamp(0, bottom)[:, None, :, None]
-            # Flat indices are much faster than four tensors of them.
+            # Flat indices are much faster than four index tensors.
             planes = image_indices[:, None] * channels + torch.arange(channels, device=level.device)
             index = (planes[..., None, None] * height + rows) * width + columns
             glimpses.append(level.flatten().index_select(0, index.flatten()).view(index.shape))
@@ -94,7 +95,7 @@ class Retina(nn.Module):
         self, locations: Float[Tensor, "*n 2"], image_size: tuple[int, int]
     ) -> Float[Tensor, "*n s 4"]:
         """Return left, top, right and bottom of the windows, in pixels of images of this size."""
-        # Without a tensor of the size: on a GPU, its copy would wait for the device.
+        # Without a tensor for the size, whose copy would synchronize with the GPU.
         x, y = ((locations + 1) / 2).unbind(-1)
         centers = torch.stack((x * image_size[1], y * image_size[0]), -1).unsqueeze(-2)
         widths = self.glimpse_size * 2 ** torch.arange(self.num_scales, device=locations.device)

@@ -1,4 +1,4 @@
-"""Transformer that answers questions: a question reads a grid whose cells attend to each other.
+"""Transformer for questions about images: a question attends to the cells of a grid.
 
 cells      features -> tokens with positions -> encoder layers, once per image
 question   mean of its words, or a GRU -> L x [attention to the cells, MLP] -> answer
@@ -27,7 +27,7 @@ from visattn.models.vqa.model import (
 
 
 class ReadingLayer(nn.Module):
-    """Pre-norm transformer layer: questions attend to the cells of their image."""
+    """Pre-norm transformer layer in which questions attend to the cells of their image."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ class ReadingLayer(nn.Module):
         """Return the questions, and the weights of each head over the cells.
 
         Args:
-            questions: What is known to each question so far.
+            questions: State of each question.
             cells: The cells of the images.
-            packing: Positions of the questions beside the others about their image.
+            packing: Positions of the questions among those about the same image.
         """
         queries = packing.by_image(self.norm2(questions), len(cells))
         read, weights = self.cross_attention(queries, cells, need_weights=True)
@@ -57,7 +57,7 @@ class CrossAttentionVQA(VQAModel):
     """The encoded question attends to the cells of the image in several layers.
 
     The cells attend to each other first, once per image. The map of a layer is the mean over its
-    heads; all that the answer knows of the image passes through the maps.
+    heads; image information reaches the answer only through the maps.
 
     Args:
         words: Vocabulary of the questions.

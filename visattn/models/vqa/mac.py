@@ -1,4 +1,4 @@
-"""MAC network: each step attends to words of the question, then to cells of the image.
+"""MAC network: each step attends to words of the question, then to grid cells of the image.
 
     control of step i-1 --+
                           +-- join --> scores of the words --> softmax --> their mean: control i
@@ -32,7 +32,7 @@ from visattn.models.vqa.model import (
 
 
 class ControlUnit(nn.Module):
-    """Chooses what a step is about: attention to the words of the question.
+    """Selects the operation of a step by attention to the words of the question.
 
     Source:
         Hudson and Manning 2018, arXiv:1803.03067, equations c1 to c2.3.
@@ -49,7 +49,7 @@ class ControlUnit(nn.Module):
         query: Float[Tensor, "r d"],
         question: EncodedQuestions,
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r t"]]:
-        """Return the next control, a mean of the words and nothing else, and their weights."""
+        """Return the next control, a weighted mean of the words, and the weights."""
         joined = self.join(torch.cat((control, query), -1))
         scores = self.score(joined.unsqueeze(1) * question.words).squeeze(-1)
         weights = masked_softmax(scores, question.mask)
@@ -60,9 +60,8 @@ class ReadUnit(nn.Module):
     """Reads from the image: attention to the cells, from the memory and the control.
 
     With I = (W_m m + b_m) * (W_k k + b_k) and I' = W [I; k], the score of a cell is w · (c * I').
-    It is linear in I', hence equal to (W₁ᵀ (w * c) * (W_m m + b_m)) · (W_k k + b_k) +
-    W₂ᵀ (w * c) · k up to a number that is the same for all cells. Computed like this, no array has
-    a vector per question and cell.
+    It is linear in I', hence equal to (W₁ᵀ (w * c) * (W_m m + b_m)) · (W_k k + b_k) + W₂ᵀ (w * c) ·
+    k up to a constant for all cells. In this form no array has a vector per question and cell.
 
     Source:
         Hudson and Manning 2018, arXiv:1803.03067, equations r1 to r3.2.
@@ -156,7 +155,7 @@ class MAC(VQAModel):
         self.control = ControlUnit(dim)
         self.read = ReadUnit(dim)
         self.write = WriteUnit(dim)
-        # The first entry was dropout: files have the names of its neighbors.
+        # The first entry was dropout; it keeps the weight names of files.
         self.head = nn.Sequential(nn.Identity(), answer_head(2 * dim, len(answers), dim))
 
     def answer(

@@ -1,4 +1,4 @@
-"""What models that answer questions share: tokens of the grid, encoded questions, their base."""
+"""Shared parts of models that answer questions: grid tokens, question encoder, base class."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -57,12 +57,12 @@ class GridTokens(nn.Module):
 
 
 class EncodedQuestions(NamedTuple):
-    """Encoded questions; the words at padding are 0."""
+    """Encoded questions; words at padding are 0."""
 
     vector: Float[Tensor, "r d"]
-    """The question as a whole."""
+    """One vector per question."""
     words: Float[Tensor, "r t d"]
-    """Each word in its context."""
+    """One vector per word, with its context."""
     mask: Bool[Tensor, "r t"]
     """True where there is a word."""
 
@@ -89,13 +89,13 @@ class QuestionEncoder(nn.Module):
 
     def forward(self, questions: Int[Tensor, "r t"]) -> EncodedQuestions:
         """Return the encoded questions."""
-        # Generated questions repeat: of a batch of 640 there may be 40 distinct ones to encode.
+        # Generated questions repeat: a batch of 640 may have only 40 distinct ones.
         distinct, index = questions.unique(dim=0, return_inverse=True)
         mask = distinct != PAD
         words = self.embedding(distinct).masked_fill(~mask[..., None], 0.0)
         lengths = mask.sum(1, keepdim=True)
         if self.layers:
-            # Packing refuses empty questions: one word of padding is read.
+            # Packing does not allow empty questions, so these read one word of padding.
             host = lengths[:, 0].clamp(min=1).cpu()
             packed = pack_padded_sequence(words, host, batch_first=True, enforce_sorted=False)
             output, last = self.layers["gru"](packed)
@@ -110,15 +110,15 @@ class QuestionEncoder(nn.Module):
 def questions_by_image(
     questions: Int[Tensor, "r t"], image_indices: Int[Tensor, " r"] | None
 ) -> WordPacking:
-    """Return where each question stands among those about its image, as words of captions do.
+    """Return the position of each question among those about its image.
 
-    Attention of questions to images is then one batched product per image.
+    Attention of questions to images is then one batched matrix product.
     """
     return pack_words(torch.ones_like(questions[:, 0]), image_indices)
 
 
 def answer_head(dim: int, num_answers: int, hidden_size: int) -> nn.Module:
-    """Return a linear classifier, or with a hidden size an MLP."""
+    """Return a linear classifier, or an MLP if a hidden size is given."""
     if not hidden_size:
         return nn.Linear(dim, num_answers)
     return nn.Sequential(
@@ -144,7 +144,7 @@ class AnswerOutput(NamedTuple):
 class VQAModel(Configurable, ModelWithEncoder, ABC):
     """Base class of models that answer questions about images.
 
-    Images are those of the encoder: uint8 in 0 to 255, or floats that are normalized already.
+    Images are uint8 in 0 to 255, or normalized floats.
 
     Args:
         words: Vocabulary of the questions; it begins with `SPECIAL_TOKENS`.
@@ -160,8 +160,7 @@ class VQAModel(Configurable, ModelWithEncoder, ABC):
     hop_names: tuple[str, ...] = ()
     """Names of the attention maps, in order; empty if the model has none."""
     question_beginnings: tuple[str, ...] = ()
-    """The first two words of the questions of the training; empty if unknown. Saved with the
-    model."""
+    """The first two words of the training questions; empty if unknown. Saved with the model."""
 
     def __init__(self, words: Sequence[str], answers: Sequence[str], encoder: ImageEncoder) -> None:
         super().__init__()
