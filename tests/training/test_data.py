@@ -209,7 +209,7 @@ def labels(**splits: list[tuple[Any, str]]) -> ClassificationData:
 
 def test_the_report_refuses_what_cannot_be_right(tmp_path: Path) -> None:
     first, second, third, _ = photos(tmp_path)
-    with pytest.raises(ValueError, match=r"1 photos are in the training and .*/0\.png; give each"):
+    with pytest.raises(ValueError, match=r"1 photos are in the training and .*/0\.png; put each"):
         list(labels(train=[(first, "a"), (second, "b")], validation=[(first, "a")]).report())
     (tmp_path / "link").symlink_to(tmp_path)
     again = str(tmp_path / "link" / "0.png")

@@ -57,7 +57,7 @@ CASES: list[tuple[str, int, str]] = [
     (FIT + "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor x", 1,
      "EarlyStopping: monitor must name a validation metric, got 'x'"),
     (FIT + "--trainer.callbacks+=EMA --trainer.callbacks+=EMA", 1, "one average of the weights"),
-    (FIT + f"--ckpt_path {RUN}", 1, "continues to {run}/checkpoints/last.ckpt, which would be"),
+    (FIT + f"--ckpt_path {RUN}", 1, "already has {run}/checkpoints/last.ckpt, which would be"),
     (SCORED + " --data.source.colors [red,pink,cyan]", 1, "was trained with other words"),
     # ------------------------------------------------ classes, functions and blocks of strangers
     (FIT + "--model evilmod.Evil", 2, "set VISATTN_TRUST_MODULES=evilmod"),
@@ -244,7 +244,7 @@ def test_the_state_of_another_run_is_refused_in_a_line(
         ({**whole, "state_dict": {"model.x": torch.tensor(torch.nan)}},
          "1 unexpected keys .'model.x'"),
         ({key: each for key, each in whole.items() if key != "loops"},
-         "odd.ckpt cannot be resumed from: it has only weights"),
+         "odd.ckpt cannot be resumed: it has only weights"),
     ):  # fmt: skip
         torch.save(content, file)
         assert main(["fit", *words]) == 1

@@ -45,18 +45,18 @@ class StopAtNonFinite(Callback):
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
-        """Keep the sum of the losses of a step; a GPU is not waited for here."""
+        """Accumulate the losses of a step, without synchronizing with the GPU."""
         self._loss = self._loss + loss.detach()
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Check the gradients, which are the same in all processes: all of them stop.
+        """Check the gradients, which are equal in all processes, so that all of them stop.
 
         Raises:
             FloatingPointError: If one is not finite.
         """
-        # A finite loss may have infinite gradients. A scaler of 16 bits skips these steps itself.
+        # A finite loss may have infinite gradients. The gradient scaler of fp16 skips such steps.
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         gradients = [each.grad for each in pl_module.parameters() if each.grad is not None]
         loss, self._loss = torch.as_tensor(self._loss), 0.0
@@ -65,7 +65,7 @@ class StopAtNonFinite(Callback):
         if not math.isfinite(values[0]):
             raise FloatingPointError(
                 f"the gradients of step {trainer.global_step} are not finite (loss {values[1]:g}); "
-                "the checkpoints have the weights before. Lower the learning rate, clip gradients "
+                "checkpoints have earlier weights. Lower the learning rate, clip gradients "
                 "(--trainer.gradient_clip_val), or check the data of this step"
             )
 
@@ -93,7 +93,7 @@ class EMA(WeightAveraging):
         self._swapped = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Make the average; a second one would replace the trained weights by the first."""
+        """Create the average; only one is allowed, since both would swap weights in and out."""
         check_single_average(trainer.callbacks)  # type: ignore[attr-defined]
         super().setup(trainer, pl_module, stage)
 
@@ -104,7 +104,7 @@ class EMA(WeightAveraging):
             return
         n = int(updates)
         decay = min(self.decay, (1 + n) / (10 + n)) if self.use_warmup else self.decay
-        # Exact where both are equal: frozen weights, and features made by them, stay valid.
+        # Exact for equal values, so that frozen weights and their cached features stay valid.
         torch._foreach_lerp_(averages, values, 1 - decay)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -120,19 +120,19 @@ class EMA(WeightAveraging):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Swap back the trained weights, for the checkpoint of a run that is stopped."""
+        """Swap back the trained weights, for the checkpoint of an interrupted run."""
         if self._swapped:
             self.on_validation_epoch_end(trainer, pl_module)
 
 
 def check_single_average(callbacks: Sequence[Callback]) -> None:
-    """Refuse several averages of the weights, which swap them in and out in the same order."""
+    """Check that there is only one average, since several would swap weights in the wrong order."""
     if sum(isinstance(each, WeightAveraging) for each in callbacks) > 1:
-        raise ValueError("trainer.callbacks must have one average of the weights only")
+        raise ValueError("trainer.callbacks must have only one average of the weights")
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keep the state with the best score of a run as `best.ckpt`."""
+    """Save the state with the best score of a run as `best.ckpt`."""
 
     def __init__(self, folder: Path, monitor: str, mode: str) -> None:
         super().__init__(
@@ -157,11 +157,11 @@ class BestCheckpoint(ModelCheckpoint):
 
 
 class LastCheckpoint(Checkpoint):
-    """Write the newest state of a run to `last.ckpt`, from which it resumes to the bit.
+    """Save the newest state of a run to `last.ckpt`, from which it resumes exactly.
 
     It is written after each validation and epoch, every few minutes, and when SIGTERM or Ctrl-C
-    ends the run. `ModelCheckpoint` does one of these at a time, and leaves out the end of a run
-    between two validations.
+    ends the run. `ModelCheckpoint` supports only one of these, and skips the end of a run between
+    two validations.
     """
 
     def __init__(self, file: Path, minutes: float = 10.0) -> None:
@@ -172,7 +172,7 @@ class LastCheckpoint(Checkpoint):
         self._stopped = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock; the first Ctrl-C ends the run after its batch, as SIGTERM does."""
+        """Start the timer; the first Ctrl-C ends the run after the current batch, like SIGTERM."""
         self._time = time.monotonic()
         if trainer.world_size == 1 and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, _end)
@@ -180,42 +180,42 @@ class LastCheckpoint(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write the state every few minutes, but not with gradients that wait for a step."""
+        """Save the state every few minutes, but not between accumulated batches."""
         loop, signals = trainer.fit_loop, trainer._signal_connector  # noqa: SLF001
         if loop._should_accumulate():  # noqa: SLF001
-            self._stopped |= signals.received_sigterm  # only once the step is taken
+            self._stopped |= signals.received_sigterm  # only after the optimizer step
             signals.received_sigterm = False
             return
         signals.received_sigterm |= self._stopped
         due = bool(self.minutes) and time.monotonic() - self._time >= 60 * self.minutes
         due = trainer.strategy.reduce_boolean_decision(due, all=False)  # clocks differ
-        # At the end of an epoch, and where a validation follows, their hooks write.
+        # At the end of an epoch, and before a validation, other hooks save.
         epoch = loop.epoch_loop
         follows = epoch._should_check_val_fx(loop._data_fetcher)  # type: ignore[arg-type] # noqa: SLF001
         if due and not follows and not epoch.batch_progress.is_last_batch:
             self._save(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the state after a validation within an epoch."""
+        """Save the state after a validation within an epoch."""
         last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if trainer.state.fn == "fit" and not trainer.sanity_checking and not last:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the state after an epoch."""
+        """Save the state after an epoch."""
         self._save(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Write the state of a run that a signal ends; after an error the older one stays."""
+        """Save the state of a run that a signal ends; after an error the previous one is kept."""
         loop = trainer.fit_loop
         new = loop.total_batch_idx != self._saved and not loop._should_accumulate()  # noqa: SLF001
         if isinstance(exception, SIGTERMException) and trainer.state.fn == "fit" and new:
             self._save(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let Ctrl-C interrupt again."""
+        """Restore the handler of Ctrl-C."""
         if signal.getsignal(signal.SIGINT) is _end:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -227,19 +227,19 @@ class LastCheckpoint(Checkpoint):
 
 
 def _end(*_: Any) -> None:
-    """Handle Ctrl-C: as SIGTERM; the next one interrupts at once."""
+    """Handle the first Ctrl-C like SIGTERM; the next one interrupts at once."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.raise_signal(signal.SIGTERM)
 
 
 class RunRecorder(Callback):
-    """Write `run.json`, what trained a run and for how long, and the scores of `validate`, `test`.
+    """Write `run.json`, with settings and times of a run, and the scores of `validate` and `test`.
 
-    Parts of `run.json` are `config`, `seed`, `fit`, and `test` and `validate` with what was scored;
-    `shared` is the number of test photos that are validation photos, too.
-    Times are those of all sessions of a resumed run, until the last checkpoint of each. The scores,
-    with the texts and numbers of the task's notes, are `validate.json` or `test.json`; images among
-    the notes become PNG files, others JSON files of their own.
+    Keys of `run.json` are `config`, `seed`, `fit`, and `test` and `validate` with the scored data;
+    `shared` is the number of test photos that are also validation photos. Times are summed over all
+    sessions of a resumed run, until the last checkpoint of each. The scores, with the texts and
+    numbers of the task's notes, are `validate.json` or `test.json`; images among the notes become
+    PNG files, others JSON files of their own.
 
     Args:
         folder: Folder of the run.
@@ -256,7 +256,7 @@ class RunRecorder(Callback):
         self._step: int | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a session."""
+        """Start a session."""
         self._before = self._read()
         self._started = _seconds()
         self._write_fit(trainer, pl_module)
@@ -264,17 +264,17 @@ class RunRecorder(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Write the time that the session has taken so far."""
+        """Write the duration of the session so far."""
         self._write_fit(trainer, pl_module)
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Remember the step that is scored."""
+        """Remember the step of the scored checkpoint."""
         self._step = checkpoint.get("global_step")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the time of the session."""
+        """Write the duration of the session."""
         self._write_fit(trainer, pl_module)
 
     def _write_fit(self, trainer: Trainer, pl_module: Any) -> None:
@@ -310,7 +310,7 @@ class RunRecorder(Callback):
         self._write(trainer, RUN_RECORD, {**self.source, **self._before, "fit": part})
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the scores of `validate`; during `fit` the logs hold them."""
+        """Write the scores of `validate`; those of `fit` are in the logs."""
         if trainer.state.fn == "validate":
             self._write_scores(trainer, "validate", ("validation",))
 
@@ -360,7 +360,7 @@ class RunRecorder(Callback):
 
 
 def _path(function: Any) -> str:
-    """Return the path of a function, such as a source, as configs have it."""
+    """Return the import path of a function, such as a source, as in configs."""
     return f"{function.__module__}.{function.__qualname__}"
 
 
@@ -369,7 +369,7 @@ def _now() -> str:
 
 
 def _seconds() -> tuple[float, float]:
-    """Return the time, and the processor time of this process and of workers that have ended."""
+    """Return wall time, and CPU time of this process and of finished workers."""
     return time.monotonic(), sum(os.times()[:4])
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: atomic writes, safe loading, and states from which a run resumes to the bit."""
+"""Checkpoints: atomic writes, safe loading, and states from which a run resumes exactly."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -17,8 +17,8 @@ from visattn.models.weights import read_torch
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Write checkpoints atomically, and load only tensors and plain values.
 
-    Lightning writes a checkpoint to another place and then moves it. If that is a move to another
-    disk, which is full, a partial file gets the final name.
+    Lightning writes a checkpoint elsewhere and then moves it. If the move is to another disk that
+    is full, a partial file gets the final name.
     """
 
     def save_checkpoint(
@@ -42,29 +42,30 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def read_checkpoint(path: Any) -> dict[str, Any]:
-    """Return what a checkpoint holds: plain values and weights; nothing in it is executed.
+    """Return the plain values and weights in a checkpoint; nothing in it is executed.
 
     Raises:
-        ValueError: If the file is damaged, or is no checkpoint of visattn's.
+        ValueError: If the file is damaged, or is not a checkpoint of visattn.
     """
     checkpoint = read_torch(Path(path))
     described = checkpoint.get("visattn") if isinstance(checkpoint, dict) else None
     if not (isinstance(described, dict) and "state_dict" in checkpoint):
-        raise ValueError(f"{path} is no checkpoint of visattn's; `visattn fit` writes them")
+        raise ValueError(f"{path} is not a checkpoint of visattn; `visattn fit` writes them")
     return checkpoint
 
 
 def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
-    """Change the saved state of the training loops, `fit_loop`, where Lightning resumes it wrongly.
+    """Correct the saved state of the training loops, `fit_loop`, where Lightning resumes wrongly.
 
     Lightning counts what is ready, started, processed and completed, and infers from the
-    differences in which hook a checkpoint was written. It loses a validation after a batch, goes on
-    within one whose metrics are not saved, and misses the end of an epoch with `max_steps`.
+    differences in which hook a checkpoint was written. It skips a validation after a batch,
+    continues within one whose metrics are not saved, and misses the end of an epoch with
+    `max_steps`.
     """
     epoch, batch = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
     validation = loops["epoch_loop.val_loop.batch_progress"]
     due = trainer.validating and not validation["is_last_batch"]
-    if batch["current"]["completed"] < batch["current"]["processed"]:  # in a hook at its end
+    if batch["current"]["completed"] < batch["current"]["processed"]:  # saved in a hook at its end
         for span in ("total", "current"):
             batch[span]["completed"] = batch[span]["processed"]
         loop = trainer.fit_loop
@@ -74,18 +75,18 @@ def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
                 epoch[span]["processed"] += 1
     ended = epoch["current"]["processed"] == epoch["current"]["ready"]
     if ended and batch["is_last_batch"]:
-        # With `max_steps` Lightning takes the next epoch for a resumed one and keeps these counts.
+        # With `max_steps`, Lightning treats the next epoch as a resumed one and keeps these counts.
         steps = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"].values()
         for progress in (batch, loops["epoch_loop.scheduler_progress"], *steps):
             progress["current"] = dict.fromkeys(progress["current"], 0)
         batch["is_last_batch"] = False
         for span in ("total", "current"):
             epoch[span]["completed"] = epoch[span]["processed"]
-    elif ended:  # batches of it are left, which a run that is resumed with a later end has to read
+    elif ended:  # remaining batches, which a run resumed with a later end has to read
         for span in ("total", "current"):
             epoch[span]["processed"] -= 1
             epoch[span]["completed"] = epoch[span]["processed"]
-    elif due:  # from its first batch
+    elif due:  # restart from its first batch
         done = validation["total"]["completed"] - validation["current"]["completed"]
         validation["total"] = {"ready": done + 1, "started": done + 1}
         validation["total"] |= {"processed": done, "completed": done}
@@ -93,15 +94,15 @@ def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:
 
 
 def check_weights_before_saving(state: Mapping[str, Tensor], parameters: Collection[str]) -> None:
-    """Refuse to save weights that are not finite, so that earlier checkpoints stay.
+    """Raise an error before non-finite weights are saved, so that earlier checkpoints are kept.
 
     Args:
         state: Weights and buffers by name.
-        parameters: Names of the parameters. Buffers, such as attention masks, may be infinite, but
-            for running statistics.
+        parameters: Names of the parameters. Buffers, such as attention masks, may be infinite,
+            except running statistics.
 
     Raises:
-        FloatingPointError: If a tensor holds NaN, or a parameter infinity.
+        FloatingPointError: If a tensor has NaN, or a parameter has infinity.
     """
     names = [
         name

@@ -1,4 +1,4 @@
-"""LightningCLI of `visattn fit`, `validate` and `test`: a folder per run, trusted imports."""
+"""LightningCLI of `visattn fit`, `validate` and `test`: run folders and trusted imports."""
 
 import sys
 import warnings
@@ -32,21 +32,21 @@ from visattn.training.task import Task, connect
 
 
 def run_cli(argv: Sequence[str]) -> int:
-    """Train, validate or test as the command line and its YAML files say."""
+    """Train, validate or test with the settings of the command line and its YAML files."""
     trust_modules()
     if (described := class_help(argv)) is not None:
         print_text(described)
         return 0
     for message in (
-        "Be aware that when using `ckpt_path`",  # scoring needs the weights only
+        "Be aware that when using `ckpt_path`",  # scoring needs only the weights
         "Checkpoint directory .* is not empty",  # the run is resumed
         "Found .* in eval mode",  # these modules are frozen
         ".*does not have many workers",
-        "Total length of `list` across ranks is zero",  # there are no validation data
+        "Total length of `list` across ranks is zero",  # no validation data
         "`isinstance",
     ):
         warnings.filterwarnings("ignore", message, module="lightning")
-    # LightningCLI warns if it gets arguments; child processes are started with those of sys.argv.
+    # LightningCLI warns about arguments; child processes are started with those of sys.argv.
     previous, sys.argv = sys.argv, [sys.argv[0], *with_network(argv)]
     try:
         TrainingCLI(
@@ -54,15 +54,15 @@ def run_cli(argv: Sequence[str]) -> int:
             auto_configure_optimizers=False, seed_everything_default=_SEED, parser_class=Parser,
             parser_kwargs={"prog": "visattn"},
         )  # fmt: skip
-    except SIGTERMException:  # its exit code would be that of success
+    except SIGTERMException:  # whose exit code would be 0
         return 143
     except (MisconfigurationException, FloatingPointError) as error:  # caused by the settings
         raise ValueError(str(error)) from error
     except ValueError as error:
-        if "Does not validate" in str(error):  # jsonargparse adds what it was about to build
+        if "Does not validate" in str(error):  # jsonargparse appends the class it was building
             raise ValueError(cause(str(error))) from error
         raise
-    except SystemExit as stop:  # Lightning turns Ctrl-C into this
+    except SystemExit as stop:  # Lightning's replacement for KeyboardInterrupt
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from stop
         raise
@@ -78,7 +78,7 @@ _DRY = "one batch of each split was processed, nothing is written"
 class TrainingCLI(LightningCLI):
     """LightningCLI with a folder per run, which is resumed exactly and never overwritten.
 
-    Settings come from the config and the command line only, not from the checkpoint.
+    Settings come only from the config and the command line, not from the checkpoint.
     """
 
     run_dir: Path
@@ -86,14 +86,14 @@ class TrainingCLI(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return the subcommand that was typed: building the parser of each takes seconds."""
+        """Return only the subcommand that was typed, since building each parser takes seconds."""
         commands = LightningCLI.subcommands()
-        # `weights_only` is no option: checkpoints are never unpickled.
+        # No option `weights_only`: checkpoints are never unpickled.
         typed = [word for word in sys.argv[1:2] if word in commands and word != "predict"]
         return {word: commands[word] | {"weights_only"} for word in typed}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the options of a run, and pass the facts of the data module to the task."""
+        """Add the options of a run, and link `data_info` of the data module to the task."""
         parser.add_argument("--run", type=str | None, help="folder of the run")
         parser.add_argument("--init_from", type=str | None, help="fit: weights of another run")
         parser.add_argument(
@@ -105,13 +105,13 @@ class TrainingCLI(LightningCLI):
         """Read no hyperparameters from the checkpoint."""
 
     def before_instantiate_classes(self) -> None:
-        """Choose the folder of the run; a dry run has no downloads and no feature cache."""
+        """Choose the folder of the run; disable downloads and feature caches in a dry run."""
         config = self.config[str(self.subcommand)]
         checkpoint = config.get("ckpt_path")
         if self.subcommand == "fit":
             self._choose_run(config, checkpoint)
             data, seed = config.data.get("init_args") or {}, config.seed_everything
-            # Another seed than the default is that of the data, too, unless these have their own.
+            # A non-default seed is also that of the data, unless these have their own.
             if not isinstance(seed, bool) and seed != _SEED and data.get("seed") == 0:
                 data["seed"] = seed
         else:
@@ -128,7 +128,7 @@ class TrainingCLI(LightningCLI):
                 data["feature_cache_dir"] = None
 
     def _choose_run(self, config: Any, checkpoint: str | None) -> None:
-        """Choose the folder of a run, and what it is resumed from; refuse to overwrite another."""
+        """Choose the folder and the checkpoint of a run; never overwrite another run."""
         name = Path(str((config.get("config") or ["unnamed"])[0])).stem
         run = Path(config.run) if config.run else None
         if checkpoint == "last":
@@ -140,7 +140,7 @@ class TrainingCLI(LightningCLI):
             last = self.run_dir / "checkpoints" / "last.ckpt"
             if last.exists() and not last.samefile(checkpoint):
                 raise FileExistsError(
-                    f"{self.run_dir} continues to {last}, which would be overwritten; use "
+                    f"{self.run_dir} already has {last}, which would be overwritten; use "
                     "--ckpt_path last, or another --run to start a new run from here"
                 )
         else:
@@ -149,7 +149,7 @@ class TrainingCLI(LightningCLI):
             if getattr(rank_zero_only, "rank", 0) == 0:
                 require_empty_run_dir(self.run_dir)
         if config.ckpt_path and "loops" not in read_checkpoint(config.ckpt_path):
-            raise ValueError(f"{config.ckpt_path} cannot be resumed from: it has only weights")
+            raise ValueError(f"{config.ckpt_path} cannot be resumed: it has only weights")
         number = len(list(self.run_dir.glob("config*.yaml"))) + 1  # the first config is kept
         self.save_config_kwargs["config_filename"] = (
             f"config-{number}.yaml" if number > 1 else "config.yaml"
@@ -157,7 +157,7 @@ class TrainingCLI(LightningCLI):
         rank_zero_info(f"{self.run_dir} starts from {config.ckpt_path or 'scratch'}")
 
     def instantiate_classes(self) -> None:
-        """Build the task, its data and the trainer, and connect the first two."""
+        """Build the task, its data and the trainer, and connect task and data."""
         super().instantiate_classes()
         connect(self.model, self.datamodule)
 
@@ -200,8 +200,7 @@ class TrainingCLI(LightningCLI):
             kwargs |= {"enable_checkpointing": False, "logger": False}
         trainer = super().instantiate_trainer(
             default_root_dir=str(self.run_dir),
-            # The data modules give each process its share; Lightning's sampler would repeat
-            # samples.
+            # The data modules shard samples over processes; Lightning's sampler would repeat some.
             use_distributed_sampler=False,
             callbacks=callbacks,
             plugins=options.plugins or [AtomicCheckpointIO()],
@@ -220,14 +219,15 @@ class TrainingCLI(LightningCLI):
         if config.init_from and not config.ckpt_path:
             self.model.initialize(config.init_from)
         if self._writes:
-            # Of two runs that begin at the same time, one fails: only one can make the folder.
+            # Of two runs that start at the same time only one can create the folder; the other
+            # fails.
             self.run_dir.mkdir(parents=True, exist_ok=not self._new)
-            for part in self.run_dir.rglob(".*.part"):  # of a run that was killed
+            for part in self.run_dir.rglob(".*.part"):  # left by a killed run
                 part.unlink()
         self.trainer.fit(**kwargs, weights_only=True)
 
     def validate(self, **kwargs: Any) -> None:
-        """Score a checkpoint on the splits of the command, and print the metrics."""
+        """Score a checkpoint on the split of the command, and print the metrics."""
         getattr(self.trainer, str(self.subcommand))(**{**kwargs, "verbose": False})
         if self.trainer.is_global_zero:
             for name, value in self.trainer.callback_metrics.items():
@@ -255,7 +255,7 @@ class TrainingCLI(LightningCLI):
 
 
 def check_monitor(callback: Any, task: Task) -> None:
-    """Refuse a callback, or a task, whose metric is not logged, if the task lists its metrics."""
+    """Check that metrics of callbacks and task are logged, if the task lists its metrics."""
     monitor = getattr(callback, "monitor", None)
     metric = monitor[0] if isinstance(monitor, tuple) else monitor
     logged = task.val_scores
@@ -279,7 +279,7 @@ def next_run_dir(name: str, root: Path = Path("runs")) -> Path:
 
 
 def latest_run_dir(name: str, root: Path = Path("runs")) -> Path:
-    """Return the folder of the newest run; without any, that of the first run."""
+    """Return the folder of the newest run; if there is none, that of the first run."""
     return root / name / str(max(_numbers(root / name), default=1))
 
 
@@ -288,9 +288,9 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def require_empty_run_dir(run: Path) -> None:
-    """Refuse a folder that already holds a run."""
+    """Check that a folder has no run."""
     if run.exists() and any(run.iterdir()):
         raise FileExistsError(
-            f"{run} already holds a run; choose another --run, remove the folder, or resume "
+            f"{run} already has a run; choose another --run, remove the folder, or resume "
             f"the run with --ckpt_path {run}/checkpoints/last.ckpt"
         )

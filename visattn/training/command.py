@@ -1,4 +1,4 @@
-"""`visattn fit`, `validate` and `test` before Lightning is imported: help, configs, runs."""
+"""`visattn fit`, `validate` and `test`: help, configs and runs, without importing Lightning."""
 
 import gc
 import hashlib
@@ -68,11 +68,11 @@ def main(argv: Sequence[str]) -> int:
         print_message(str(error))
         return 2
     words = with_run(command, words)
-    gc.disable()  # the imports leave no garbage, and looking for it takes a sixth of their time
+    gc.disable()  # imports leave no garbage, and collecting it takes a sixth of their time
     try:
         from visattn.training.cli import run_cli
 
-        gc.freeze()  # nor is there any later
+        gc.freeze()  # objects of the imports live until the end
     finally:
         gc.enable()
     try:
@@ -112,7 +112,7 @@ def with_configs(words: Sequence[str]) -> list[str]:
 
 
 def config_file(name: str) -> str:
-    """Return the file of a config; a file in the working folder goes before a config's name."""
+    """Return the file of a config; a file in the working directory has priority over a name."""
     return name if Path(name).is_file() or "\n" in name else str(find_config(name))
 
 
@@ -120,11 +120,11 @@ def with_run(command: str, words: Sequence[str]) -> list[str]:
     """Return the arguments of `validate` and `test` with the config and checkpoint of their run.
 
     The config comes first, so that command-line arguments override it. The run and its checkpoint
-    come last, because the config holds those of training.
+    come last, because the config has those of training.
 
     Raises:
         FileNotFoundError: If the run lacks its config or a checkpoint.
-        ValueError: If the folder is not a run, or holds several runs.
+        ValueError: If the folder is not a run, or has several runs.
     """
     runs, checkpoints, configs = (
         re.findall(rf"(?:^|\0){option}[=\0]([^\0]*)", "\0".join(words))
@@ -147,7 +147,7 @@ def config_directory() -> Path:
 
 
 def list_configs() -> dict[str, str]:
-    """Return the names of all configs with the first line of their heads.
+    """Return the names of all configs, with the first line of their header comments.
 
     Example:
         >>> list_configs()["scenes_demo"].startswith("Captioning on rendered scenes")
@@ -172,7 +172,7 @@ def find_config(name: str) -> Path:
 
 
 def config_digest(*texts: str) -> str:
-    r"""Return a digest of config files that comments and empty lines do not change.
+    r"""Return a digest of config files that ignores comments and empty lines.
 
     Example:
         >>> config_digest("seed: 7  # of the paper") == config_digest("# Scenes.\nseed: 7")

@@ -1,4 +1,4 @@
-"""A data module: loaders, samplers, resizing and the report, for the samples of any source."""
+"""Base class of data modules: loaders, samplers, resizing and a report, for any source."""
 
 import os
 import zlib
@@ -35,13 +35,13 @@ from visattn.models.base import ImageEncoder
 from visattn.results.kinds import Split
 
 for _name in dir(data):
-    getattr(data, _name)  # a source that is imported needs no module in a config
-_EVAL_SEEDS = {"validation": 1, "test": 2, "novel": 3}  # the same in every run
+    getattr(data, _name)  # so that configs can name sources without their module
+_EVAL_SEEDS = {"validation": 1, "test": 2, "novel": 3}  # equal augmentation in every run
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Input that a model expects; `connect` hands it to the data module before `setup`.
+    """Input that a model expects; `connect` passes it to the data module before `setup`.
 
     Args:
         image_size: Height and width in pixels.
@@ -61,26 +61,25 @@ class DataModule(LightningDataModule, ABC):
     """Training, validation and test data of a task, from any source.
 
         source(split)   samples: photos with classes, captions, questions, objects
-        prepare(split)  sample, seed -> what a batch has of it: read, augmented, resized
-        collate(split)  these -> batch
+        prepare(split) sample, seed -> input: read, augmented, resized collate(split) inputs ->
+        batch
 
-    Sample i of training epoch e has the index i + e · length; its random augmentation follows from
-    the seed and this index. Only the test opens the test splits.
+    Sample i of training epoch e has the index i + e · length; its random augmentation depends on
+    the seed and this index. Only the test reads the test splits.
 
     Args:
         source: Returns the samples of a split, `train`, `validation` or `test`: a function, or a
             `Source` with options.
         batch_size: Images per training batch and process.
         num_workers: Worker processes that load batches; 0 loads them in this process. By default
-            as many as there are cores but one, up to 16; none for fewer than 1,000 images.
-        seed: Seed of the order of the training images, of their augmentation, and of what the
-            source draws, unless that has a seed of its own. On the command line, by default that of
-            a given `--seed_everything`.
+            one less than the number of cores, up to 16; none for fewer than 1,000 images.
+        seed: Seed of the order of training images, of their augmentation, and of the source, unless
+            that has its own seed. On the command line, by default that of `--seed_everything`.
         resize_mode: How a photo is resized to the input of the network: `crop` takes the center
             crop, `pad` adds margins, `squash` ignores the aspect ratio. By default `pad` for masks
             and boxes, `squash` for questions, else `crop`.
-        value_range: The values of float and 32-bit images that become black and white, the same
-            for all; by default these must be floats from 0 to 1.
+        value_range: Values of float and 32-bit images that become black and white; by default they
+            must be floats from 0 to 1.
         on_error: Whether an unreadable training photo is an error (`raise`), or is replaced by the
             next one, with a warning (`substitute`).
     """
@@ -89,9 +88,9 @@ class DataModule(LightningDataModule, ABC):
     """Images per batch of validation and test; None for `batch_size`."""
     group_size = 1
     """Number of consecutive validation and test images that stay in one batch on one process: with
-    2, a control may show a model the image of its partner. It divides `eval_batch_size`."""
+    2, a control can swap the images of a pair. It divides `eval_batch_size`."""
     pin_memory = False
-    """Whether batches are tensors only, which are pinned to be copied to a GPU faster."""
+    """Whether batches consist only of tensors, which are pinned for faster copies to a GPU."""
     default_resize: ResizeMode = "crop"
     class_names: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers."""
@@ -102,12 +101,12 @@ class DataModule(LightningDataModule, ABC):
     train_transforms: Sequence[v2.Transform] = ()
     """Random transforms of training images."""
     sample_type: Any = None
-    """Class whose `of` makes a sample of what a source returns."""
+    """Class whose `of` converts what a source returns to a sample."""
     collate_fn: Callable[[Any], Any]
-    """Makes a batch of inputs, unless `collate` returns another function."""
+    """Default collate function."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # a copy of a task, such as that of averaged weights, shares its data
+        return self  # copies of a task, such as for averaged weights, share its data
 
     def __init__(
         self,
@@ -122,7 +121,7 @@ class DataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         if isinstance(source, Source) and source.seed is None:
-            source = copy(source)  # other data with the same source may have another seed
+            source = copy(source)  # data with the same source may have another seed
             source.seed = seed
         self.source = source
         self.batch_size = batch_size
@@ -137,25 +136,25 @@ class DataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
-        """Return what makes an input of a sample and a seed, once `input_spec` is known."""
+        """Return the function from a sample and a seed to an input; `input_spec` must be set."""
 
     def collate(self, split: Split) -> Callable[[list[Any]], Any]:
-        """Return what makes a batch of inputs."""
+        """Return the function from inputs to a batch."""
         return self.collate_fn
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """Plain values from which a task builds its model; by default the names of the classes."""
+        """Plain values from which a task builds its model; by default the class names."""
         return {"class_names": list(self.class_names)}
 
     def samples(self, split: Split) -> Sequence[Any]:
-        """Return the samples of a split, which the source makes once."""
+        """Return the samples of a split; the source is called once."""
         if split not in self._samples:
             self._samples[split] = self.source(split)
         return self._samples[split]
 
     def listed(self, split: Split) -> list[Any]:
-        """Return the samples of a split as `sample_type`; none of those that are drawn."""
+        """Return the samples of a split as `sample_type`; empty for generated samples."""
         samples = self.samples(split)
         return list(map(self.sample_type.of, samples)) if isinstance(samples, list | tuple) else []
 
@@ -164,11 +163,11 @@ class DataModule(LightningDataModule, ABC):
         return self.train_transforms if split == "train" else []
 
     def dataset(self, split: Split) -> Prepared:
-        """Return the inputs of a split, which is opened on first use."""
+        """Return the dataset of a split, created on first use."""
         if split not in self.datasets:
             samples = self.samples(split)
             seed = self.seed if split == "train" else _EVAL_SEEDS[split]
-            # Validation and test never replace an image: the score would be another one.
+            # Validation and test never substitute images, which would change the score.
             substitute = split == "train" and self.on_error == "substitute"
             self.datasets[split] = Prepared(
                 samples, self.prepare(split), seed=seed, substitute=substitute
@@ -200,7 +199,7 @@ class DataModule(LightningDataModule, ABC):
         return StatefulDataLoader(samples, order, content=content, **self._loading("train"))
 
     def weights(self) -> Float[Tensor, " n"] | None:
-        """Return how often each training sample is drawn; None for each once an epoch."""
+        """Return sampling weights of training samples; None for each once per epoch."""
         return None
 
     def val_dataloader(self) -> Any:
@@ -212,7 +211,7 @@ class DataModule(LightningDataModule, ABC):
         return [self.eval_dataloader(split) for split in self.test_splits]
 
     def eval_dataloader(self, split: Split) -> DataLoader[Any]:
-        """Return the images of a split in order, each once, this process its share of them."""
+        """Return the images of a split in order, each once; each process gets its share."""
         images = self.dataset(split)
         sampler = DistributedEvalSampler(len(images), group_size=self.group_size, **self._share)
         size = self.eval_batch_size or self.batch_size
@@ -263,14 +262,14 @@ class DataModule(LightningDataModule, ABC):
         return ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
 
     def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
-        """Return what the loss reads of a split, such as `objects`, and how many of each class.
+        """Return the unit of targets in a split, such as `objects`, and their number per class.
 
-        None if it cannot be counted before it is drawn.
+        None for generated samples, which cannot be counted.
         """
         return None
 
     def remarks(self) -> Iterator[str]:
-        """Yield what contradicts itself in the data, each with the option that cures it."""
+        """Yield contradictions in the data, each with the option that solves it."""
         sided = [name for name in self.class_names if says_side(name.replace("_", " "))]
         flips = (v2.RandomHorizontalFlip, v2.RandomRotation)
         random = [*self.train_transforms, *getattr(self, "transforms", ())]
@@ -281,17 +280,18 @@ class DataModule(LightningDataModule, ABC):
             )
 
     def report(self) -> Iterator[str]:
-        """Yield what the splits have, and what contradicts itself, before the first step.
+        """Yield statistics of the splits and contradictions, before the first step.
 
         Raises:
-            ValueError: If a split has no targets, classes that training lacks, or photos of it.
+            ValueError: If a split has no targets, has classes that training lacks, or shares photos
+                with it.
         """
         known: Counter[str] = Counter()
         splits: dict[Split, Sequence[Any]] = {
             "train": self.samples("train"),
             "validation": self.samples("validation"),
         }
-        yield from getattr(self.source, "notes", ())  # of how it made them
+        yield from getattr(self.source, "notes", ())  # notes of the source
         for split, samples in splits.items():
             if (found := self.count_targets(split) if len(samples) else None) is None:
                 yield f"{split}: {len(samples):,} samples"
@@ -311,7 +311,7 @@ class DataModule(LightningDataModule, ABC):
         if shared := self.shared_photos("train", "validation"):
             raise ValueError(
                 f"{len(shared):,} photos are in the training and in the validation split: "
-                f"{format_names(shared)}; give each photo to one of them"
+                f"{format_names(shared)}; put each photo into one of them"
             )
         yield from self.remarks()
 
@@ -327,20 +327,20 @@ class DataModule(LightningDataModule, ABC):
 
 
 def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
-    """Yield transforms, and those inside of them."""
+    """Yield transforms, including nested ones."""
     for each in transforms:
         yield each
         yield from _flat(getattr(each, "transforms", ()))
 
 
 def _names(samples: Sequence[Any]) -> dict[str, None]:
-    """Return the paths of the photos of samples; nothing for those that are drawn or in memory."""
+    """Return the photo paths of samples; empty for generated or in-memory samples."""
     photos = getattr(samples, "images", None)
     if photos is None:
         photos = map(photo_of, samples) if isinstance(samples, list) else ()
     if isinstance(photos, (Tensor, np.ndarray)):
         return {}
-    real = lru_cache(None)(os.path.realpath)  # many photos lie in few folders, some behind a link
+    real = lru_cache(None)(os.path.realpath)  # of folders: there are few, some of them links
     names: dict[str, None] = {}
     for photo in photos:
         if isinstance(photo, (str, os.PathLike)):

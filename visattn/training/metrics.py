@@ -1,4 +1,4 @@
-"""Metrics of a split over an epoch, weighted means, and the accuracy at chance level."""
+"""Metrics of a split over an epoch, weighted means, and chance-level accuracy."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,20 +12,20 @@ from torchmetrics import Metric
 
 
 class Evaluation(nn.Module, ABC):
-    """The metrics of a split, which the steps of a task update and the end of an epoch logs."""
+    """The metrics of a split, updated in the steps of a task and logged at the end of an epoch."""
 
     names: Sequence[str] = ()
     """The metrics that validation logs during training."""
 
     @abstractmethod
     def compute(self) -> Mapping[str, Tensor]:
-        """Return the metrics by name; the same names in every process."""
+        """Return the metrics by name, with equal names in every process."""
 
     def notes(self, split: str) -> dict[str, Any]:
-        """Return what `validate` and `test` write beside the metrics, such as those of each class.
+        """Return additional results for `validate` and `test`, such as those of each class.
 
-        Like `compute`, it is called in all processes, and returns what holds for all of them. Names
-        begin with the split.
+        Like `compute`, it is called in all processes and returns global results. Names start with
+        the split.
         """
         return {}
 
@@ -40,7 +40,7 @@ class Sums(Metric):
     """A metric whose states are sums over samples: exact for any batches and processes.
 
     Args:
-        dtype: Integers, or float64, which counts single samples beside millions.
+        dtype: Integers, or float64, which is precise enough to add single samples to millions.
         shapes: The shape of each state by its name.
     """
 
@@ -94,7 +94,7 @@ class Means(nn.Module):
         self.means = nn.ModuleDict({name: WeightedMean() for name in names})
 
     def add(self, **sums: tuple[float | Tensor, float | Tensor]) -> None:
-        """Add an amount and its count to some of them."""
+        """Add amounts and counts by name."""
         for name, (amount, count) in sums.items():
             self[name].update(amount, count)
 
@@ -102,11 +102,11 @@ class Means(nn.Module):
         """Return the means of these names, or of all."""
         for name in names or self.means:
             if isinstance(self[name], WeightedMean):
-                self[name].update(0, 0)  # torchmetrics warns of metrics without an update
+                self[name].update(0, 0)  # torchmetrics warns about metrics without an update
         return {name: self[name].compute() for name in names or self.means}
 
     def __getitem__(self, name: str) -> Any:
-        """Return a mean, or another metric that a subclass keeps among them."""
+        """Return a mean, or another metric of a subclass."""
         return self.means[name]
 
 
@@ -139,11 +139,11 @@ class ClassCounts(Sums):
 
 
 class ChanceLevel(NamedTuple):
-    """The accuracy of guesses that do not use the image, with a 95 % confidence interval.
+    """The accuracy of guessing without the image, with a 95 % confidence interval.
 
-    There are two such guesses: a class drawn uniformly, and always the most frequent class, which
-    is at least as accurate. The interval reaches from the lower end of Wilson's interval of the
-    first to the upper end of that of the second, for the number of images.
+    There are two guesses: a uniformly random class, and the most frequent class, which is at least
+        as accurate. The interval is from the lower end of Wilson's interval of the first to the
+        upper end of that of the second, for the number of images.
 
     Example:
         >>> level = chance_level(torch.tensor([60, 40]), ("cat", "dog"))
@@ -165,7 +165,7 @@ class ChanceLevel(NamedTuple):
     """The most frequent class; empty if all are equally frequent."""
 
     def verdict(self, accuracy: float) -> Verdict:
-        """Return whether an accuracy lies above, in or below the interval."""
+        """Return whether an accuracy is above, in or below the interval."""
         if self.low <= accuracy <= self.high:
             return "at chance"
         return "above chance" if accuracy > self.high else "below chance"

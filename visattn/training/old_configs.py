@@ -1,4 +1,4 @@
-"""Configs of runs of older versions: what left is dropped, data modules are those of today."""
+"""Converts configs of older versions: removed options are dropped, data modules are replaced."""
 
 from dataclasses import fields
 from typing import Any
@@ -17,7 +17,7 @@ _GONE_ARGUMENTS = {
     "CaptionData": {"batches_per_pool", "format"},
     "ClassificationData": {"allow_missing_classes"},
 }
-_SOURCES = {  # each had a data module of its own
+_SOURCES = {  # sources that had their own data modules
     "CaptionDataModule": ("CaptionData", "CaptionFile"),
     "ClutteredMNISTDataModule": ("ClassificationData", "ClutteredDigits"),
     "CocoDetectionDataModule": ("DetectionData", "CocoInstances"),
@@ -35,7 +35,7 @@ _SOURCES = {  # each had a data module of its own
 
 
 def modernized(value: Any, gone: set[str] = _GONE) -> Any:
-    """Return a config without options, and arguments of models, that left; with data of today."""
+    """Return a config without removed options and arguments, with current data modules."""
     if isinstance(value, list):
         return [modernized(each, set()) for each in value]
     if not isinstance(value, dict):
@@ -54,10 +54,10 @@ def modernized(value: Any, gone: set[str] = _GONE) -> Any:
 
 
 def _with_source(name: str, old: dict[str, Any]) -> dict[str, Any]:
-    """Return the config of a data module of an older version as of one of today with a source.
+    """Convert the config of an old data module to a current one with a source.
 
     Raises:
-        ValueError: If that is not possible, or the config relies on defaults of its time.
+        ValueError: If that is not possible, or the config relies on old defaults.
     """
     module, source = _SOURCES.get(name, ("a module of visattn.training", "one of visattn.data"))
     options: dict[str, Any] = {k: v for k, v in old.items() if v is not None or k == "val"}
@@ -65,7 +65,7 @@ def _with_source(name: str, old: dict[str, Any]) -> dict[str, Any]:
         options["annotations"] = pattern = options.pop("train").replace("train", "{split}")
         if options["val"] == pattern.replace("{split}", "val"):
             del options["val"]
-    # A run writes all options. A path of validation that does not fit is still there.
+    # Runs write all options, including unused paths of validation data.
     if name not in _SOURCES or "batch_size" not in old or {*options} >= {"annotations", "val"}:
         raise ValueError(
             f"{name} is now data: {{class_path: {module}, init_args: {{source: {{class_path: "
@@ -74,14 +74,14 @@ def _with_source(name: str, old: dict[str, Any]) -> dict[str, Any]:
         )
     if "canvas_size" in options:
         clutter = _taken(options, "num_distractors", "distractor_size")
-        if options.get("blend") == "sum":  # the others left
+        if options.get("blend") == "sum":  # other options were removed
             del options["blend"]
         options["canvas"] = {"size": options.pop("canvas_size"), **clutter}
     if source == "DigitCanvases":
         options["spec"] = _taken(options, *(each.name for each in fields(DigitSequenceSpec)))
     names = {each.name for each in fields(getattr(data, source))} - {"seed"}
     given = _taken(options, *names)
-    # Small images of one size; others are resized only after the transforms.
+    # Small images of one size; other images are resized after the transforms.
     size = (32 if "CIFAR" in given["dataset"] else 28) if "dataset" in given else None
     transforms = [{"Affine": each} for each in _taken(options, "affine").values()]
     random = [*options.pop("train_transforms", []), *options.pop("batch_transforms", [])]
@@ -100,7 +100,7 @@ def _taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _transforms(old: Any, size: int | None) -> list[Any]:
-    """Return those of torchvision for a transform of an older version, of images of a size."""
+    """Return torchvision's transforms for an old transform, for an image size."""
     [(name, options)] = old.items() if isinstance(old, dict) else [(old, {})]
     if name == "RandomTranslate" and size:
         return [_named("RandomCrop", size=size, padding=options.get("pixels", 4))]
@@ -110,6 +110,6 @@ def _transforms(old: Any, size: int | None) -> list[Any]:
         options |= {"degrees": [-turn, turn], "translate": [shift] * 2, "interpolation": "bilinear"}
         pad = _named("Pad", padding=(canvas[0] - size) // 2)
         return [pad, _named("RandomAffine", **options)]
-    if isinstance(value := options.get("value"), list):  # a color, of RandomErasing
+    if isinstance(value := options.get("value"), list):  # the color of RandomErasing
         options["value"] = round(sum(value) / len(value))
     return [_named(name, **options)]

@@ -1,4 +1,4 @@
-"""The optimizer of a task: learning rates by part, weight decay, warm-up and decay."""
+"""Optimizer of a task: learning rates by part, weight decay, and schedule."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,10 +20,10 @@ OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """The optimizer of a task, the learning rates of its parts, and the learning-rate schedule.
+    """The optimizer of a task, learning-rate factors of its parts, and the learning-rate schedule.
 
     Args:
-        optimizer: Builds the optimizer from parameter groups; None for that of the task.
+        optimizer: Builds the optimizer from parameter groups; None for the default of the task.
         schedule: Learning-rate schedule after the warm-up: `cosine` annealing, `linear` decay, or
             constant and then linear decay (`trapezoid`).
         warmup_steps: Steps of linear warm-up; below 1 a fraction of the run.
@@ -32,7 +32,7 @@ class OptimConfig:
         final_fraction: The learning rate at the end of the run, as a fraction of the optimizer's;
             by default 0.02 for `trapezoid` and 0 for the others.
         lr_mults: Learning rates of parts of the model, such as `encoder` or `head`, as multiples of
-            the optimizer's; 1 for parts that are not named. A task says in `parts` which it has.
+            the optimizer's; 1 for parts that are not named. A task defines them in `parts`.
 
     Raises:
         ValueError: If a number is out of range.
@@ -61,8 +61,8 @@ class OptimConfig:
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # The optimizer that jsonargparse makes leads to the command line, and from there to the
-        # trainer and its worker processes: a copy of a task shares it.
+        # jsonargparse's optimizer factory refers to the command line, and through it to the trainer
+        # and its worker processes, so copies of a task share it.
         return self
 
     def factor(self, step: int, total_steps: float) -> float:
@@ -89,14 +89,14 @@ class OptimConfig:
         """Return the optimizer and its schedule, in the form that `configure_optimizers` returns.
 
         Args:
-            parts: Parameters of each part; those that do not require a gradient are left out.
-            total_steps: Optimizer steps of the whole run; infinite for a run without an end, whose
-                learning rate does not decay.
+            parts: Parameters of each part; those that do not require a gradient are skipped.
+            total_steps: Optimizer steps of the whole run; infinite for a run without an end, which
+                has no decay.
             default: Builds the optimizer if the config has none.
             no_weight_decay: Parameters without weight decay, such as biases.
 
         Raises:
-            ValueError: If `lr_mults` names a part that there is not.
+            ValueError: If `lr_mults` has an unknown part.
         """
         if unknown := sorted(set(self.lr_mults) - set(parts)):
             raise ValueError(
@@ -123,7 +123,7 @@ class OptimConfig:
                 mult = self.lr_mults.get(part, 1.0)
                 groups += [{"params": trained, "lr_mult": mult, **options}] if trained else []
         optimizer = (self.optimizer or default)(groups)
-        # Before the scheduler, which takes the current rates as those that its factor multiplies.
+        # Before the scheduler, whose factor multiplies the rates it finds.
         for group in optimizer.param_groups:
             group["lr"] *= group["lr_mult"]
         optimizer.register_load_state_dict_pre_hook(_with_own_options)
@@ -135,7 +135,7 @@ class OptimConfig:
 
 
 class _Schedule(LambdaLR):
-    """A schedule that goes on with the learning rates of the config, not of the state."""
+    """A schedule that resumes with the learning rates of the config, not of the state."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the step, and set the learning rates to those of that step."""
@@ -147,9 +147,9 @@ class _Schedule(LambdaLR):
 
 
 def _with_own_options(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with the options of the optimizer, such as its weight decay, of the config.
+    """Return an optimizer state with the options of the config, such as the weight decay.
 
-    PyTorch takes those of the state. The learning rate is set by the schedule.
+    PyTorch would restore those of the state. The schedule sets the learning rate.
     """
     pairs = zip(state["param_groups"], optimizer.param_groups, strict=False)
     kept = [{**own, "lr": old["lr"], "params": old["params"]} for old, own in pairs]
@@ -193,7 +193,7 @@ def cosine(
 
     Args:
         step: Number of steps done.
-        total_steps: Number of steps of the run, those of the warm-up included.
+        total_steps: Number of steps of the run, including the warm-up.
         warmup_steps: Number of warm-up steps.
         final_fraction: The factor at the end of the run.
 
@@ -211,10 +211,10 @@ def cosine(
 
 
 def parameters_by_part(model: nn.Module) -> Mapping[str, Sequence[nn.Parameter]]:
-    """Return the parameters of the parts of a model, which `lr_mults` names; each is in one.
+    """Return the parameters of a model by part, for `lr_mults`; each is in one part.
 
-    A classifier has a backbone, attention blocks and a head, a model with an encoder that and its
-    decoder; any other module is one part.
+    A classifier has a backbone, attention blocks and a head, a model with an encoder has encoder
+    and decoder; any other module is one part.
 
     Example:
         >>> from visattn.models import AttentionResNet
@@ -240,7 +240,7 @@ def _is_block(module: nn.Module) -> bool:
 
 
 def encoder_and_decoder(model: Any) -> dict[str, list[nn.Parameter]]:
-    """Return the parameters of the encoder of a model, and all others as those of the decoder."""
+    """Return the parameters of the encoder of a model; all others are the decoder's."""
     encoder = list(model.encoder.parameters())
     known = set(map(id, encoder))
     decoder = [weight for weight in model.parameters() if id(weight) not in known]
@@ -251,8 +251,8 @@ def undecayed(model: nn.Module) -> Sequence[nn.Parameter]:
     """Return the parameters of a model that are excluded from weight decay.
 
     These are all one-dimensional parameters (biases, norms, scales) and those that a module lists
-    in a class attribute `NO_WEIGHT_DECAY`: learned tokens, position embeddings and temperatures. Of
-    captioners and of modules of other libraries all parameters decay.
+    in a class attribute `NO_WEIGHT_DECAY`: learned tokens, position embeddings and temperatures.
+        For captioners and modules of other libraries, all parameters decay.
     """
     if not isinstance(model, ImageClassifier | ModelWithEncoder):
         return ()

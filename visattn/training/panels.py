@@ -31,12 +31,12 @@ from visattn.viz.figures import rgb
 
 
 class AttentionLogger(Callback):
-    """Draws attention maps of the same images every few hundred steps, of any LightningModule.
+    """Draws attention maps of the same images every few hundred steps, for any LightningModule.
 
     `Trainer(callbacks=[AttentionLogger("photos")])`. TensorBoard and Weights & Biases get the
     panels as images `attention/NAME`; they are written to `FOLDER/step-0000500/` as well. The first
-    ones are drawn before the first step, so that an argument that does not fit stops the run there;
-    later errors are warnings. One process draws; the model is returned as it was.
+    are drawn before the first step, so that invalid arguments fail at once; later errors are
+    warnings. One process draws; the model is unchanged.
 
     Args:
         images: Images to follow: a folder, files, PIL images or RGB arrays, of any size.
@@ -45,8 +45,8 @@ class AttentionLogger(Callback):
         every_n_steps: Optimizer steps between two logs; None draws at the end of each validation.
         folder: Folder of the panels; by default `attention` in the run's folder.
         module: Name of the network inside the LightningModule, such as `net`; by default the
-            LightningModule itself (without a `forward`, its one part with parameters), or `model`
-            of a task of visattn.
+            LightningModule itself (without a `forward`, its single submodule with parameters), or
+            `model` of a visattn task.
         options: Further arguments of `visattn.explain`: `transform`, `input_size`, `class_names`,
             `layers` and others.
 
@@ -81,7 +81,7 @@ class AttentionLogger(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Read the images and draw the first maps.
 
-        In `on_fit_start` a resumed run has its weights already, but still counts from step 0.
+        In `on_fit_start` a resumed run has its weights, but not yet its step.
         """
         if trainer.is_global_zero:
             folder = self.folder or Path(trainer.log_dir or trainer.default_root_dir, "attention")
@@ -97,7 +97,7 @@ class AttentionLogger(Callback):
             self._log(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the maps after a validation, without `every_n_steps`."""
+        """Draw the maps after a validation, if `every_n_steps` is None."""
         if self.every_n_steps is None and not trainer.sanity_checking:
             self._log(trainer, pl_module)
 
@@ -122,7 +122,7 @@ class AttentionLogger(Callback):
 
 
 def _network(pl_module: LightningModule, name: str | None) -> nn.Module:
-    """Return the named part, or the LightningModule, or its one part if it has no `forward`."""
+    """Return the named submodule, or the LightningModule, or its single submodule."""
     if name is not None or isinstance(pl_module, Task):
         return pl_module.get_submodule(name or "model")
     if type(pl_module).forward is not LightningModule.forward:
@@ -137,10 +137,10 @@ def _network(pl_module: LightningModule, name: str | None) -> nn.Module:
 
 
 def _send(trainer: Trainer, name: str, panel: np.ndarray) -> None:
-    """Send an image to the loggers that take images: TensorBoard, Weights & Biases and alike."""
+    """Send an image to loggers that support images, such as TensorBoard and Weights & Biases."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            image = torch.tensor(panel)  # views of figures are read-only
+            image = torch.tensor(panel)  # a copy, since views of figures are read-only
             logger.experiment.add_image(name, image, trainer.global_step, dataformats="HWC")
         elif hasattr(logger, "log_image"):
             logger.log_image(name, [panel], step=trainer.global_step)  # type: ignore[attr-defined]
@@ -149,8 +149,8 @@ def _send(trainer: Trainer, name: str, panel: np.ndarray) -> None:
 class ImageLogger(Callback, ABC):
     """Base class: log images before the first validation batch, on rank 0.
 
-    With `EMA`, the images show the averaged weights, whatever the order of the callbacks: they are
-    swapped in from the start of a validation to its end.
+    With `EMA`, the images show the averaged weights, which are swapped in during a validation,
+    regardless of the order of callbacks.
     """
 
     @abstractmethod
@@ -248,8 +248,7 @@ def draw_crops(model: ImageClassifier, images: np.ndarray, *, width: int = 900) 
         raise ValueError("the model has no Spatial Transformer, so there are no crops to draw")
     transformer = transformers[0]
     inputs: list[Float[Tensor, "b c y x"]] = []
-    # The crop is computed again from the image: the output of the module is that of its input,
-    # which may be a feature map.
+    # The crop is recomputed from the image, since the input of the module may be a feature map.
     handle = transformer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).to(next(model.parameters()).device)
     try:

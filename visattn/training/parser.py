@@ -37,11 +37,11 @@ _trusted_before: set[str] = set()
 
 
 def trust_modules() -> None:
-    """Let configs import from `TRUSTED_MODULES` and `VISATTN_TRUST_MODULES` only, and no URLs."""
-    model_classes()  # are imported: jsonargparse finds short names among subclasses that exist
+    """Restrict imports of configs to `TRUSTED_MODULES` and `VISATTN_TRUST_MODULES`."""
+    model_classes()  # imported, since jsonargparse finds short names among existing subclasses
     known_classes()
     trusted = user_trusted_modules()
-    # A trusted module may lie in the working folder, which jsonargparse leaves to read a config.
+    # A trusted module may be in the working directory, which jsonargparse leaves to read a config.
     if trusted and (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     revoked = sorted(_trusted_before - set(trusted))  # jsonargparse only adds to its lists
@@ -50,56 +50,56 @@ def trust_modules() -> None:
         import_path_denylist=["*", *revoked],
         import_path_allowlist=[*TRUSTED_MODULES, *trusted],
         instantiate_subclass_spec_in_any=False,
-        config_read_mode_urls_enabled=False,  # importing LightningCLI turns these on
+        config_read_mode_urls_enabled=False,  # enabled by importing LightningCLI
         config_read_mode_fsspec_enabled=False,
     )
 
 
 @cache
 def known_classes() -> dict[str, type]:
-    """Return the classes that a config may name without their module."""
+    """Return the classes that configs can name without their module."""
     modules: tuple[Any, ...] = (v2, callbacks, torch.optim, models, data, training)
     named = {name: getattr(module, name) for module in modules for name in dir(module)}
     return {name: each for name, each in named.items() if isinstance(each, type)}
 
 
 class Parser(LightningArgumentParser):
-    """Lightning's parser with short errors; only --config reads files."""
+    """Lightning's parser with short errors, in which only --config reads files."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # jsonargparse builds the parser of each class in a config from this class, too.
+        # jsonargparse also builds the parsers of classes in a config from this class.
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
-        """Parse arguments; jsonargparse passes a null of a class on as the text None."""
+        """Parse arguments; jsonargparse passes on a null for a class as the text None."""
         if args is not None:
             args = [re.sub("=None$", "=null", word) for word in args]
         return super().parse_args(args, *rest, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the cause of an error in one line, and exit with code 2."""
+        """Print the cause of an error as one line, and exit with code 2."""
         if not self.exit_on_error:
-            super().error(message, ex)  # raises, for the parser around this one to continue
+            super().error(message, ex)  # raises, so that the outer parser continues
         hint = ""
         if unknown := re.match("unrecognized arguments: (--[^ =]+)", message):
             known = self._option_string_actions
             hint = f"; {did_you_mean(unknown[1], known, otherwise='--help-all lists all')}"
         said = cause(message)
-        if said.endswith(":") and ex is not None:  # an error without a text of its own
+        if said.endswith(":") and ex is not None:  # an error without a message
             said += f" {root_of(ex)!r}"
         print_message(said + hint)
         self.exit(2)
 
     def dump(self, *args: Any, **options: Any) -> str:
-        """Write arguments as YAML; they were checked when they were parsed, which takes as long."""
-        if "skip_none" in options:  # as Lightning says it, and jsonargparse did before 4.49
+        """Return arguments as YAML without checking them again, which would double the time."""
+        if "skip_none" in options:  # Lightning's message, and jsonargparse's before 4.49
             options["skip_unset"] = options.pop("skip_none")
         return super().dump(*args, **{"skip_validation": True, **options})
 
     def _load_config_parser_mode(
         self, content: str, path: Any = "", *args: Any, **kwargs: Any
     ) -> Any:
-        """Read a config without what left since a run of an older version wrote it."""
+        """Read a config; options of older versions that were removed are dropped."""
         try:
             config: Any = yaml.safe_load(content)
         except yaml.MarkedYAMLError as error:
@@ -122,7 +122,7 @@ class Parser(LightningArgumentParser):
 
 
 def with_network(words: Sequence[str]) -> list[str]:
-    """Return arguments in which a classifier may be any network, such as `timm:resnet18`.
+    """Replace a classifier that is any network, such as `timm:resnet18`, in arguments.
 
     Example:
         >>> with_network(["--model.classifier=timm:resnet18"])
@@ -143,7 +143,7 @@ def with_network(words: Sequence[str]) -> list[str]:
 
 
 def _with_network(classifier: Any) -> Any:
-    """Return a classifier in a config, as a `ModuleClassifier` if it names any other network."""
+    """Return a classifier in a config, as a `ModuleClassifier` if it is any other network."""
     given = classifier if isinstance(classifier, dict) else {"class_path": classifier}
     name, arguments = str(given.get("class_path")), given.get("init_args") or {}
     own = "." in name and name.partition(".")[0] != "visattn" and ":" not in name
@@ -164,7 +164,7 @@ _SHARED = ("img_size", "mean", "std", "blocks")
 
 
 def _variable(match: re.Match[str]) -> str:
-    """Return the environment variable of `${NAME}` in a config."""
+    """Return the value of the environment variable `${NAME}` in a config."""
     if match[1] not in os.environ:
         raise ValueError(
             f"the config uses {match[0]}, but this environment variable is not set: export "
@@ -174,14 +174,14 @@ def _variable(match: re.Match[str]) -> str:
 
 
 def root_of(error: BaseException) -> BaseException:
-    """Return the error that others came from."""
+    """Return the root cause of an error."""
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     return error
 
 
 def cause(message: str) -> str:
-    r"""Return the cause of an error of jsonargparse in a line, with the option that it is about.
+    r"""Return the cause of a jsonargparse error as one line, with its option.
 
     Example:
         >>> cause("Parser key \"x\":\n  Errors:\n    - Expected a <class 'int'>\n  Given value: y")
@@ -190,7 +190,7 @@ def cause(message: str) -> str:
     option = ".".join(re.findall('Parser key "(.+?)":', message))
     lines = [line.strip().removeprefix("- ") for line in message.splitlines()]
     said = [line for line in lines if line and not _FRAME.match(line)] or [message]
-    # Of several types that an option may have, one was meant; what is nested deepest comes first.
+    # For an option with several types, the most deeply nested error comes first.
     meant = [line for line in said if _REASON.search(line)]
     reason, *_ = meant or [line for line in said if not _OTHER_TYPE.match(line)] or said
     owners = re.findall(r"class_path[ =]'([\w.]+)'", message.partition(reason)[0] + reason)
@@ -206,7 +206,7 @@ def cause(message: str) -> str:
         names = [each.name for each in get_signature_parameters(described)]
         reason = f"{owner} has no option {named[1]}; {did_you_mean(named[1], names)}"
     elif named := re.match(r"Importing '(\w+)[\w.]*' is not allowed", reason):
-        reason = f"{named[0]}; to trust a module of yours, set {TRUST_VARIABLE}={named[1]}"
+        reason = f"{named[0]}; to trust your own module, set {TRUST_VARIABLE}={named[1]}"
     elif reason.startswith("Expected") and value and not re.match(r"[{\[]|\w+\(", value):
         kind = re.sub(r"Expected a <class '(.*)'>", r"expected \1", reason)
         kind = re.sub(r"Expected a typing\.Literal\[(.*)\]", r"expected one of \1", kind)
@@ -220,7 +220,7 @@ _OTHER_TYPE = re.compile("Expected a <class '(NoneType|list|dict)'>")
 
 
 def unknown_class(name: str, option: str) -> str:
-    """Return that a config names a class that there is not, and what may have been meant."""
+    """Return the message for an unknown class in a config, with suggestions."""
     import timm
 
     if not timm.is_model(name):
@@ -233,10 +233,10 @@ def unknown_class(name: str, option: str) -> str:
 
 
 def class_help(words: Sequence[str]) -> str | None:
-    """Return the options of a class for `--model.help CLASS` among arguments; None without that.
+    """Return the help of a class for `--model.help CLASS` in arguments; None without it.
 
     Raises:
-        ValueError: If there is no such class.
+        ValueError: If the class does not exist.
     """
     pattern = r"(?:^|\0)--([\w.]+)\.help(?:[=\0]([^-\0][^\0]*))?(?:\0|$)"
     if not (asked := re.search(pattern, "\0".join(words))):
@@ -250,6 +250,6 @@ def class_help(words: Sequence[str]) -> str | None:
     if (described := known.get(name.rpartition(".")[2])) is None:
         raise ValueError(unknown_class(name, option))
     parser = Parser(usage=SUPPRESS, description=None, add_help=False)
-    given = {"data_info", "class_names", "words", "answers"}  # by the data
+    given = {"data_info", "class_names", "words", "answers"}  # set from the data
     parser.add_class_arguments(described, option, skip={*given})
     return parser.format_help()

@@ -1,4 +1,4 @@
-"""Sums over processes, and random numbers of a step."""
+"""Reductions over processes, and random numbers of a step."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -11,11 +11,11 @@ from torch import Tensor, distributed
 from visattn.data.loading import mix_seed
 
 T = TypeVar("T")
-_SAMPLE_STREAM = 2**32  # in place of the rank, so that these numbers differ from those of dropout
+_SAMPLE_STREAM = 2**32  # instead of the rank, so that these numbers differ from those of dropout
 
 
 def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
-    """Seed PyTorch on the CPU and on a device, so that a resumed run draws the same numbers.
+    """Seed PyTorch on the CPU and a device, so that a resumed run gets the same random numbers.
 
     The step is the index of the training batch in the run; each rank draws different numbers.
 
@@ -33,7 +33,7 @@ def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
 
 
 class StepGenerator:
-    """Random numbers for the samples of a step, the same for any number of processes.
+    """Random numbers for the samples of a step, independent of the number of processes.
 
     Each process draws for the samples of all processes and keeps its own: of w processes, process
     r has samples r, r + w, r + 2w, ... of a single process.
@@ -103,17 +103,17 @@ def ddp_loss_scale(count: int | Tensor, device: torch.device) -> float | Float[T
     """
     if world_size() == 1:
         return 1.0
-    # `full` needs no copy from the host, which would wait for the device.
+    # `full` needs no copy from the host, which would synchronize with the device.
     own = count if isinstance(count, Tensor) else torch.full((), float(count), device=device)
     gathered = own.to(device, torch.float32, copy=True)
     distributed.all_reduce(gathered)
-    # An example: the mean a of 3 words in one process and b of 1 word in another have the factors
-    # 1.5 and 0.5, so that the average of DDP is (3 a + b) / 4, the mean of the four words.
+    # Example: the mean a of 3 words in one process and b of 1 word in another get factors 1.5 and
+    # 0.5, so that the average of DDP is (3 a + b) / 4, the mean of all four words.
     return count * world_size() / gathered.clamp(min=1)
 
 
 def all_reduce(value: Shaped[Tensor, "*n"], *, largest: bool = False) -> Shaped[Tensor, "*n"]:
-    """Return the sum of a tensor over all processes, or the largest.
+    """Return the sum or maximum of a tensor over all processes.
 
     Example:
         >>> all_reduce(torch.tensor(3.0))
@@ -156,7 +156,7 @@ def all_gather(value: T) -> list[T]:
 def all_gather_union(names: Iterable[str]) -> list[str]:
     """Return the sorted union of names over all processes, such as the metrics to log.
 
-    A metric that only some processes log would let these wait for the others.
+    Processes would hang on a metric that only some of them log.
 
     Example:
         >>> all_gather_union({"b", "a"})

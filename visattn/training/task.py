@@ -33,13 +33,13 @@ _LOWER_IS_BETTER = {"loss", "error", "calibration"}
 class Task(LightningModule, ABC):
     """A model with its losses, metrics and optimizer.
 
-    A checkpoint holds plain values and weights only. The random numbers of a training step depend
+    A checkpoint has only plain values and weights. The random numbers of a training step depend
     only on the seed of the run, the step and the process, so that a resumed run continues exactly
-    as it would have without the interruption.
+    as without the interruption.
 
-    Validation and test call `evaluate` for each batch. What it updates of `evaluations` is logged
+    Validation and test call `evaluate` for each batch. The `evaluations` that it updates are logged
     and reset at the end of the epoch. A task that builds its model from the data has an argument
-    `data_info`, the plain values that the data module gives; `training/cli.py` links them.
+    `data_info` with plain values from the data module; `training/cli.py` links them.
 
     Args:
         model: The network that is trained and saved.
@@ -55,7 +55,7 @@ class Task(LightningModule, ABC):
         "words": "words",
         "answers": "answers",
     }
-    """Attributes of the model that must be those of a checkpoint, and what errors call them."""
+    """Attributes of the model that must equal those of a checkpoint, with names for errors."""
 
     monitor: tuple[str, Literal["min", "max"]]
     """The metric that selects the best checkpoint, and `max` or `min`."""
@@ -82,7 +82,7 @@ class Task(LightningModule, ABC):
 
     @property
     def input_spec(self) -> InputSpec | None:
-        """The input that the model, or its encoder, expects; None if they do not say it."""
+        """The input that the model or its encoder expects; None if unknown."""
         for part in (getattr(self.model, "encoder", None), self.model):
             if all(hasattr(part, name) for name in ("img_size", "mean", "std")):
                 found: Any = part
@@ -91,13 +91,13 @@ class Task(LightningModule, ABC):
 
     @property
     def val_scores(self) -> Sequence[str]:
-        """The metrics that validation logs during training; empty if they are not known."""
+        """The metrics that validation logs during training; empty if unknown."""
         names = self.evaluations["val"].names if "val" in self.evaluations else ()
         return tuple(f"val/{name}" for name in names)  # type: ignore[union-attr]
 
     @property
     def fitting(self) -> bool:
-        """Whether validation is part of `fit`, which leaves out controls and notes."""
+        """Whether validation is part of `fit`, without controls and notes."""
         return self.trainer.state.fn == "fit"
 
     def configure_callbacks(self) -> Sequence[Callback]:
@@ -109,7 +109,7 @@ class Task(LightningModule, ABC):
         return []
 
     def parts(self) -> Mapping[str, Sequence[nn.Parameter]]:
-        """Return the trained parameters of each part, which `optim.lr_mults` names."""
+        """Return the trainable parameters of each part, for `optim.lr_mults`."""
         return parameters_by_part(self.model)
 
     def configure_optimizers(self) -> Any:
@@ -137,7 +137,7 @@ class Task(LightningModule, ABC):
         trainer: Any = self.trainer
         steps = trainer.estimated_stepping_batches
         for callback in trainer.callbacks:
-            # Lightning takes the factor of the first epoch for all.
+            # Lightning uses the accumulation factor of the first epoch for all.
             if isinstance(callback, GradientAccumulationScheduler) and trainer.max_epochs > 0:
                 factors = map(callback.get_accumulate_grad_batches, range(trainer.max_epochs))
                 steps = sum(math.ceil(trainer.num_training_batches / each) for each in factors)
@@ -150,9 +150,9 @@ class Task(LightningModule, ABC):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the gradients; in mixed precision of fused optimizers too, which Lightning refuses.
+        """Clip the gradients, also for fused optimizers in mixed precision, unlike Lightning.
 
-        In bfloat16 there is no loss scale, which their step would undo after the clipping.
+        In bfloat16 there is no loss scale that the fused step would undo after clipping.
         """
         plugin = self.trainer.precision_plugin
         if isinstance(plugin, MixedPrecision) and plugin.scaler is None and gradient_clip_val:
@@ -194,7 +194,7 @@ class Task(LightningModule, ABC):
         self.evaluate(batch, "novel" if dataloader_idx else "test")
 
     def on_validation_epoch_end(self) -> None:
-        """Log, in every process, what any process updated; else some would wait for others."""
+        """Log, in every process, metrics that any process updated, so that none hangs."""
         for split in all_gather_union(self._updated):
             evaluation: Any = self.evaluations[split]
             for name, value in evaluation.compute().items():
@@ -211,7 +211,7 @@ class Task(LightningModule, ABC):
         """Raise a ValueError if the task can test its model, but not train it."""
 
     def initialize(self, checkpoint: str | os.PathLike[str]) -> None:
-        """Load the weights of the model of another run; the rest of the task is left as it is.
+        """Load only the weights of the model of another run.
 
         Args:
             checkpoint: A checkpoint of a model with the same architecture and words. The last layer
@@ -219,7 +219,7 @@ class Task(LightningModule, ABC):
 
         Raises:
             FileNotFoundError: If there is none.
-            ValueError: If it is no checkpoint, or is of another model.
+            ValueError: If it is not a checkpoint, or is of another model.
         """
         model = load(checkpoint)
         saved = {name: getattr(model, name, None) for name in self.saved_names}
@@ -229,7 +229,7 @@ class Task(LightningModule, ABC):
             last: Any = own.head
             head = {id(weight) for weight in last.parameters()}
             left = {f"model.{name}" for name, each in own.named_parameters() if id(each) in head}
-            rank_zero_info(f"{checkpoint} has other classes: the last layer begins anew")
+            rank_zero_info(f"{checkpoint} has other classes: the last layer starts randomly")
         check_same(saved, own, self.saved_names)
         weights = {f"model.{name}": value for name, value in model.state_dict().items()}
         weights |= {name: self.state_dict()[name] for name in left}
@@ -237,7 +237,7 @@ class Task(LightningModule, ABC):
         self.load_state_dict(rest | weights)
 
     def on_fit_start(self) -> None:
-        """Report what the data have, and check the model."""
+        """Report statistics of the data, and check the model."""
         self.check_training()
         for line in self.data.report() if self.data else ():
             rank_zero_info(line)
@@ -245,7 +245,7 @@ class Task(LightningModule, ABC):
         self.seed = torch.initial_seed() if self.seed is None else self.seed
 
     def _report_frozen(self) -> None:
-        """Say that weights of a backbone that are not trained are random."""
+        """Print a message if frozen weights of a backbone are random."""
         kept = 0 in (self.optim.lr_mults.get(name) for name in ("backbone", "encoder"))
         for part in self.model.modules():
             frozen = kept or any(not weight.requires_grad for weight in part.parameters())
@@ -264,10 +264,10 @@ class Task(LightningModule, ABC):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Seed the random numbers of this step."""
-        # Batches and not optimizer steps, since accumulated batches need numbers of their own.
+        # By batch, not optimizer step, since accumulated batches need different numbers.
         loop = self.trainer.fit_loop
         step = loop.total_batch_idx
-        # The x axis of the logs, which Lightning resumes a step too early or too late.
+        # The x axis of logs, which Lightning resumes with an offset of a step.
         loop.epoch_loop._batches_that_stepped = self.global_step  # noqa: SLF001
         seed_step(self.seed or 0, step, self.global_rank, self.device)
 
@@ -284,12 +284,11 @@ class Task(LightningModule, ABC):
             normalize_loop_state(checkpoint["loops"]["fit_loop"], self.trainer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the seed of the run, and keep the state of its loader.
+        """Restore the seed of the run, and keep the state of its loader for later.
 
-        A model that was trained for other classes, words or answers is refused.
+        Raises an error for a model that was trained for other classes, words or answers.
         """
-        # Lightning calls this before it loads the weights, whose shapes may fit other classes as
-        # well.
+        # Lightning calls this before loading the weights, whose shapes may fit other classes too.
         saved = checkpoint.get("visattn", {})
         check_same(saved.get("model", {}).get("arguments", {}), self.model, self.saved_names)
         self.seed = saved.get("seed")
@@ -297,7 +296,7 @@ class Task(LightningModule, ABC):
             callbacks = getattr(self.trainer, "callbacks", ())
             if not any(isinstance(each, WeightAveraging) for each in callbacks):
                 raise ValueError(
-                    "the checkpoint holds averages of the weights: keep the callback EMA of its "
+                    "the checkpoint has averaged weights: keep the callback EMA of its "
                     "run, or start a run from them with --init_from"
                 )
         loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
@@ -306,8 +305,8 @@ class Task(LightningModule, ABC):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load weights; refuse those of another model."""
-        # A run of 0.1.0 with hard attention or glimpses kept the moving average of its reward.
+        """Load weights; raise an error for those of another model."""
+        # Runs of 0.1.0 with hard attention or glimpses saved a moving average of the reward.
         kept = {key: each for key, each in state_dict.items() if key != "average_reward"}
         try:
             return super().load_state_dict(kept, strict=strict, assign=assign)
@@ -319,14 +318,14 @@ class Task(LightningModule, ABC):
 
 
 def connect(task: Task, data: DataModule | None) -> None:
-    """Tell a data module which input the model expects, and a task which data it gets.
+    """Give a data module the input spec of the model, and a task its data.
 
-    `visattn fit`, `validate` and `test` do this when both are built. In a script with its own
-    `Trainer`, the task does it when the trainer begins.
+    `visattn fit`, `validate` and `test` do this after building both. In a script with its own
+    `Trainer`, the task does it when training starts.
 
     Args:
         task: The task.
-        data: Its data; None for batches that come from elsewhere.
+        data: Its data; None for other loaders.
 
     Example:
         >>> from visattn.models import AttentionResNet
@@ -344,7 +343,7 @@ def connect(task: Task, data: DataModule | None) -> None:
 
 
 def monitor_with_mode(metric: str) -> tuple[str, Literal["min", "max"]]:
-    """Return a metric with its `mode`, as Lightning's `ModelCheckpoint` takes them.
+    """Return a metric and its `mode` for Lightning's `ModelCheckpoint`.
 
     Example:
         >>> monitor_with_mode("val/loss"), monitor_with_mode("val/cider-d")
@@ -355,10 +354,9 @@ def monitor_with_mode(metric: str) -> tuple[str, Literal["min", "max"]]:
 
 
 def check_same(saved: Mapping[str, Any], model: nn.Module, names: Mapping[str, str]) -> None:
-    """Refuse a saved model that was trained for other classes or words, even if as many.
+    """Check that a saved model was trained for the same classes or words, not just as many.
 
-    `names` are the attributes that must be equal where both have them, and what the error calls
-    them.
+    `names` are the attributes that must be equal if both have them, with names for the error.
 
     Example:
         >>> model = nn.Linear(2, 2)

@@ -170,7 +170,7 @@ def test_the_model_remembers_how_the_questions_of_its_training_begin(
     vocabulary, beginnings = Vocabulary(model.words), model.question_beginnings
     assert check_question("What is the shape of the red object?", vocabulary, beginnings) == ()
     [note] = check_question("Red object on the left half?", vocabulary, beginnings)
-    assert note.startswith("no question of the training begins with 'red object', and the answer")
+    assert note.startswith("no training question begins with 'red object', so the answer")
 
 
 def test_what_does_not_fit_the_data_is_refused(clevr: QuestionData) -> None:

@@ -22,8 +22,8 @@ class CaptionData(DataModule):
 
     Args:
         source: Returns the samples of a split, such as `CaptionFile`.
-        min_word_freq: Words that occur less often in training captions become unknown.
-        max_words: Longer training captions are cut.
+        min_word_freq: Less frequent words of training captions become the unknown word.
+        max_words: Longer training captions are truncated.
         hflip: Mirror half of the training photos, unless a caption says left or right.
         phrases: Annotations of phrases with boxes, as `read_phrases` reads them.
         feature_cache_dir: Folder for the features of a frozen encoder, which are computed once.
@@ -50,7 +50,7 @@ class CaptionData(DataModule):
         self.hflip = hflip
         self.phrases = read_phrases(phrases) if phrases else {}
         self.feature_cache_dir = feature_cache_dir
-        if words := getattr(source, "words", None):  # of a grammar
+        if words := getattr(source, "words", None):  # the vocabulary of a grammar
             self.vocabulary = Vocabulary((*SPECIAL_TOKENS, *words))
             self.annotations = "scenes"
         else:
@@ -65,7 +65,7 @@ class CaptionData(DataModule):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """The words of the vocabulary, and what is known about the images."""
+        """The vocabulary, and the kinds of annotations."""
         return {"words": list(self.vocabulary.words), "annotations": [self.annotations]}
 
     def references(self, split: Split) -> dict[str, Sequence[str]]:
@@ -73,7 +73,7 @@ class CaptionData(DataModule):
         return {sample.id: sample.captions for sample in self.listed(split)}
 
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
-        """Return what makes pixels or cached features of a sample, and what is known of it."""
+        """Return the function from a sample to pixels or cached features, with its annotations."""
         return CaptionInput(
             self.resize,
             self._features(split) if self.feature_cache_dir else None,
@@ -102,11 +102,11 @@ class CaptionData(DataModule):
         finally:
             encoder.to(home)
         if self.trainer:
-            self.trainer.strategy.barrier()  # the other processes have computed their part
+            self.trainer.strategy.barrier()  # until the other processes have computed their part
         return cache
 
     def collate(self, split: Split) -> Callable[[list[Any]], Any]:
-        """Return what tokenizes captions; long ones are cut in training, to bound its memory."""
+        """Return the collate function; in training it truncates long captions to limit memory."""
         most = self.max_words if split == "train" else None
         return partial(collate_captions, vocabulary=self.vocabulary, max_words=most)
 
@@ -133,12 +133,12 @@ class CaptionData(DataModule):
         return unit, Counter(captions=len(texts))
 
     def remarks(self) -> Iterator[str]:
-        """Yield what is wrong in the captions."""
+        """Yield problems of the captions."""
         yield from super().remarks()
         words = [split_words(t) for sample in self.listed("train") for t in sample.captions]
         first, last = ({row[end] for row in words if row} for end in (0, -1))
         if len(set(map(tuple, words))) > 9 and len(first) == len(last) == 1:
             yield (
                 f"all captions begin with {first.pop()!r} and end with {last.pop()!r}: if these "
-                "are marks of another program, remove them from the captions"
+                "are start and end tokens of another program, remove them from the captions"
             )

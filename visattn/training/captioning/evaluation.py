@@ -82,9 +82,9 @@ def generate_captions(
 def reference_captions(
     model: Captioner, batch: CaptionBatch, output: TeacherForcedOutput | None = None
 ) -> list[CaptionWithMaps]:
-    """Return the captions of a batch, with the attention maps of teacher forcing.
+    """Return the reference captions of a batch, with the attention maps of teacher forcing.
 
-    `output` is the result of `teacher_force_batch`, if it was computed before.
+    `output` is the result of `teacher_force_batch`, if available.
     """
     output = output or teacher_force_batch(model, batch)
     order = output.rows.argsort(stable=True)  # the words of each caption, in their order
@@ -118,10 +118,10 @@ TEACHER_FORCED = (
 
 
 class CaptionEvaluation(Evaluation):
-    """Metrics of the captions of a split, against whatever annotations its images have.
+    """Metrics of the captions of a split, for the annotations that its images have.
 
     A split is one of `GENERATED` or `TEACHER_FORCED`; `names` are the metrics that validation logs
-    if the images have these annotations.
+    for these annotations.
     """
 
     def __init__(self, split: str, names: Sequence[str]) -> None:
@@ -173,9 +173,9 @@ class CaptionEvaluation(Evaluation):
         updated = all_gather_union(self.updated)
         values = {"loss": self.loss.compute()} if "loss" in updated else {}
         if "scenes" in updated:
-            self.scenes.update([], [], [], [], size=1)  # torchmetrics warns without an update
+            self.scenes.update([], [], [], [], size=1)  # torchmetrics warns if there was no update
             names = () if self.split in TEACHER_FORCED else SCENE_CAPTION_METRICS
-            if self.split not in ("shuffled", "untrained"):  # too few captions are true
+            if self.split not in ("shuffled", "untrained"):  # too few captions are correct
                 names = (*names, *SCENE_MAP_METRICS)
             values |= self.scenes.compute(*names)
         if "phrases" in updated:
@@ -190,7 +190,7 @@ class CaptionEvaluation(Evaluation):
         return values
 
     def notes(self, split: str) -> dict[str, Any]:
-        """Return the captions, and whether nearly all images have the same one."""
+        """Return the captions, and a note if nearly all images have the same one."""
         notes: dict[str, Any] = {}
         if "references" in all_gather_union(self.updated):
             captions, notes["signature"] = self.scored

@@ -1,4 +1,4 @@
-"""Training of hard attention: the variational bound over sampled places, with REINFORCE."""
+"""Training of hard attention: variational bound over sampled positions, with REINFORCE."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -30,20 +30,20 @@ from visattn.training.reduce import (
 
 
 class HardAttentionLosses(NamedTuple):
-    """Losses of rollouts over places, per caption, with the rewards behind them.
+    """Losses of rollouts over positions, per caption, with their rewards.
 
     Their gradient is that of the bound plus the weighted entropy, negated: the sum over the words,
     the mean over rollouts and captions. Its expectation is exact.
     """
 
     bound: Float[Tensor, ""]
-    """Negative variational bound: cross-entropy of the words given the sampled places."""
+    """Negative variational bound: cross-entropy of the words given the sampled positions."""
     policy: Float[Tensor, ""]
-    """REINFORCE loss of the places; only its gradient has a meaning."""
+    """REINFORCE loss of the positions; only its gradient is meaningful."""
     entropy: Float[Tensor, ""]
     """Negative weighted entropy of the attention."""
     rewards: Float[Tensor, "r m t"]
-    """Reward of each place, without that of the entropy."""
+    """Reward of each position, without that of the entropy."""
 
     @property
     def total(self) -> Float[Tensor, ""]:
@@ -54,12 +54,12 @@ class HardAttentionLosses(NamedTuple):
 class HardAttentionTask(CaptioningTask):
     """Train a captioner with hard attention on the variational bound of Show, Attend and Tell.
 
-    Each caption has several rollouts, in which the place of each word is sampled from the
+    Each caption has several rollouts, in which the position of each word is sampled from the
     attention. The words are trained with cross-entropy; the attention is trained with REINFORCE,
-    where the reward of a place is the log-probability of its word and all later ones, and the
-    baseline the mean reward of the caption's other rollouts. Validation and test
-    use the `places` of the captioner, the most probable ones by default. From random weights hard
-    attention learns slowly: initialize it from a captioner that was trained with soft attention
+    where the reward of a position is the log-probability of its word and all later ones, and the
+    baseline is the mean reward of the caption's other rollouts. Validation and test use the
+    `places` of the captioner, by default the most probable ones. Hard attention learns slowly from
+    random weights: initialize it from a captioner that was trained with soft attention
     (`--init_from`), which has the same parameters.
 
     Args:
@@ -67,9 +67,9 @@ class HardAttentionTask(CaptioningTask):
         data_info: Values that the data module provides; `words` is the vocabulary.
         num_rollouts: Rollouts per caption.
         entropy_weight: Weight of the entropy of the attention, per word.
-        entropy_until: Fraction of the run at which this weight has fallen linearly to 0.
+        entropy_until: Fraction of the run after which this weight, decayed linearly, is 0.
         settings: Arguments of `CaptioningTask`. The doubly stochastic penalty and the attention
-            supervision loss apply to the probabilities of the places.
+            supervision loss apply to the probabilities of the positions.
 
     Raises:
         TypeError: If the captioner has no hard attention.
@@ -110,13 +110,12 @@ class HardAttentionTask(CaptioningTask):
         losses = self.losses(rollouts, repeated)
         num_captions = len(batch.lengths)
         count = int(batch.lengths.sum()) if self.reduction == "mean" else num_captions
-        # The losses are means over captions; with the reduction `mean` they become means over
-        # words.
+        # Means over captions; the reduction `mean` converts them to means over words.
         scale = num_captions / count
         self.log("train/loss", losses.bound.detach() * scale, prog_bar=True)
         self.log("policy/reward", losses.rewards.sum() / len(rollouts.rows), prog_bar=True)
         loss = losses.total * scale * ddp_loss_scale(count, features.device)
-        # The weights that were read are 1 at the sampled position and have no gradient.
+        # The weights used are 1 at the sampled position and have no gradient.
         attention = rollouts.attention._replace(weights=rollouts.attention.probabilities)
         output = rollouts._replace(attention=attention)
         return loss + self.attention_penalties(output, repeated)
@@ -136,12 +135,12 @@ class HardAttentionTask(CaptioningTask):
     def _uniforms(
         self, num_images: int, batch: CaptionBatch, generator: StepGenerator
     ) -> Float[Tensor, "r t"]:
-        """Return a random number for each word, the same ones for any number of processes."""
+        """Return a random number per word, independent of the number of processes."""
         device = batch.lengths.device
         count = self.num_rollouts
         captions = torch.tensor(batch.caption_indices, device=device)
-        # Each process draws the numbers of all images of all processes and keeps its own, so that
-        # the shape must be the same in all of them.
+        # Each process draws the numbers for all images of all processes and keeps its own, so the
+        # shape must be equal in all processes.
         sizes = torch.stack([captions.max() + 1, batch.lengths.max()])
         num_captions, num_words = map(int, all_reduce(sizes, largest=True))
         numbers = generator.rand(num_images, num_captions, count, num_words)
@@ -155,7 +154,7 @@ class HardAttentionTask(CaptioningTask):
         word_losses = cross_entropy(
             rollouts.logits, targets, reduction="none", label_smoothing=smoothing
         )
-        # Not the negative `word_losses`, which include the label smoothing.
+        # Not the negative `word_losses`, which include label smoothing.
         log_probs = self._pad(categorical_log_prob(rollouts.logits.detach(), targets), rollouts)
         chosen = rollouts.attention.weights.argmax(-1, keepdim=True)
         alpha = cast("Tensor", rollouts.attention.probabilities)
@@ -163,8 +162,8 @@ class HardAttentionTask(CaptioningTask):
         place_log_probs = place_probs.clamp_min(torch.finfo(alpha.dtype).tiny).log()
         entropies = self._pad(categorical_entropy(alpha), rollouts)
         weight = self.entropy_weight * self._remaining()  # the paper's lambda_e
-        rewards = rewards_to_go(log_probs)  # of a place: of its word and all later ones
-        # The entropy of later words is part of the reward of a place.
+        rewards = rewards_to_go(log_probs)  # those of a position: of its word and all later ones
+        # The entropy of later words is part of the reward of a position.
         advantages = leave_one_out_advantages(rewards + entropy_rewards(entropies, weight))
         return HardAttentionLosses(
             bound=self._pad(word_losses, rollouts).sum(-1).mean(),
@@ -183,6 +182,6 @@ class HardAttentionTask(CaptioningTask):
         return padded.unflatten(0, (-1, self.num_rollouts))
 
     def _remaining(self) -> float:
-        """Return the factor of the entropy weight, which falls linearly to 0."""
+        """Return the factor of the entropy weight, which decays linearly to 0."""
         progress = self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
         return max(0.0, 1.0 - progress / self.entropy_until)

@@ -26,8 +26,8 @@ SCENE_MAP_METRICS = ("pointing_game", "correctness", "lift", "gate_auc")
 class ReferenceScores:
     """BLEU, ROUGE-L and CIDEr-D of the captions of a split.
 
-    They are corpus metrics, not means over batches: the captions of all processes are gathered
-    before they are scored, and an image that occurs twice counts once.
+    These are corpus metrics, not means over batches: the captions of all processes are gathered
+        before scoring, and repeated images count once.
     """
 
     def __init__(self) -> None:
@@ -59,13 +59,12 @@ class ReferenceScores:
 class GateAUC(BinaryAUROC):
     """Area under the ROC curve of the gates of visual words against those of all others.
 
-    Words with a target of -1 are left out. It is NaN if the captions have no visual words, or no
-    others.
+    Words with a target of -1 are ignored. It is NaN if there are no visual words, or only these.
     """
 
     def compute(self) -> Tensor:
         """Return the area."""
-        # torchmetrics would return 0, as if the gates were always wrong.
+        # torchmetrics would return 0, as if all gates were wrong.
         if len(dim_zero_cat(self.target).unique()) < 2:
             return torch.tensor(torch.nan, device=self.device)
         return super().compute()
@@ -76,11 +75,12 @@ class SceneScores(Means):
 
     `caption_accuracy`: fraction of the captions whose claims are all true. `parsed`: fraction that
     the grammar covers. Over the visual words of true captions: `pointing_game`, how often the
-    maximum of the map lies in the box of the object's pixels; `correctness`, the attention inside;
+        maximum of the map is in the box of the object's pixels; `correctness`, the attention
+        inside;
     `lift`, the correctness minus that of uniform attention. Over the words of all captions:
     `gate_auc`, how often the gate of a visual word is higher than that of a word that needs no
     image (area under the ROC curve; 0.5 for a gate that does not depend on the word). Words of
-    spatial relations are left out, as models differ in whether they look once more for them.
+    spatial relations are ignored, since models differ in whether they look again for them.
     """
 
     def __init__(self) -> None:
@@ -123,12 +123,12 @@ class PhraseScores(Means):
     `correctness`: attention inside the boxes, the mean over the words of a phrase.
     `uniform_baseline`: the boxes' share of the image, which is the correctness of uniform
     attention. `lift`: correctness minus the baseline. `enrichment`: correctness divided by the
-    baseline. `max_*`: the greatest correctness among the words of a phrase, as in the paper; it
-    rises with the number of words even for uninformative attention, so compare it with that of
-    shuffled images. `last_word_*`: that of the last word, which is usually the noun.
-    `pointing_game`: how often the maximum of a phrase's summed maps lies in a box; uninformative
+    baseline. `max_*`: the highest correctness among the words of a phrase, as in the paper; it
+        increases with the number of words even for uninformative attention, so compare it with that
+        of shuffled images. `last_word_*`: that of the last word, which is usually the noun.
+    `pointing_game`: how often the maximum of a phrase's summed maps is in a box; uninformative
     attention reaches about the baseline. `paper_correctness` and `paper_baseline`: by the authors'
-    procedure, on upsampled maps, the greatest among the words, each a mean over values strictly
+    procedure, on upsampled maps, the maximum over the words, each a mean over values strictly
     between 0 and 1. `num_phrases`: number of phrases.
 
     Source:

@@ -1,4 +1,4 @@
-"""Soft attention that reads relaxed samples of places at the end of training."""
+"""Soft attention trained on relaxed samples of positions at the end of training."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from visattn.models.captioning.show_attend_tell import SoftAttention
 
 
 class RelaxedPlaces(Callback):
-    """Train soft attention on relaxed samples of places, from a fraction of the run on.
+    """Train soft attention on relaxed samples of positions, after a fraction of the run.
 
-    The expected feature of two objects tells both, so a captioner may look at one object and name
-    the other: nothing in the loss speaks against it. A relaxed sample is nearly one place, which
-    must then tell the word by itself, so that the maximum of a map lies on the object of its word.
-    Gradients pass through the sample, without REINFORCE. Validation, test and captions read the
-    expectation, as always.
+    The expected feature of two objects identifies both, so a captioner may look at one object and
+    name the other without a higher loss. A relaxed sample is close to a single position, which must
+    then identify the word by itself, so that the maximum of a map is on the object of its word.
+    Gradients pass through the sample, without REINFORCE. Validation, test and captions use the
+    expectation, as usual.
 
     Args:
-        start: Fraction of the steps after which samples are read; the maps must point at objects
-            by then, as a sample of a flat map tells nothing.
-        temperature: Temperature of the Gumbel softmax; the lower, the closer a sample to one place.
+        start: Fraction of the steps after which samples are used; maps must point at objects by
+            then, since a sample of a uniform map is uninformative.
+        temperature: Temperature of the Gumbel softmax; lower is closer to a single position.
 
     Raises:
         ValueError: In `fit`, if the model has no soft attention.
@@ -38,20 +38,20 @@ class RelaxedPlaces(Callback):
         self.temperature = temperature
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse models without soft attention."""
+        """Check that the model has soft attention."""
         if stage == "fit":
             _soft_attention(pl_module)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Sample from the given step on, also in a run that is resumed after it."""
+        """Enable sampling from the given step on, also in a resumed run."""
         begin = self.start * trainer.estimated_stepping_batches
         sampling = trainer.global_step >= begin
         _soft_attention(pl_module).sample_temperature = self.temperature if sampling else None
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the model as it was."""
+        """Disable sampling."""
         _soft_attention(pl_module).sample_temperature = None
 
 

@@ -35,11 +35,11 @@ BANNED_TOKENS = (PAD, START, UNKNOWN)
 class SCSTTask(CaptioningTask):
     """Fine-tune a captioner on CIDEr-D by self-critical sequence training.
 
-    The captioner should be trained with teacher forcing before (`--init_from`). The reward of a
-    sampled caption is its CIDEr-D against all references; the end token counts as a word of both,
-    because otherwise captions learn to stop after "with a". Its baseline is the mean reward of the
-    other samples of the image. Document frequencies are counted over the training photos. Dropout
-    is disabled.
+    The captioner should first be trained with teacher forcing (`--init_from`). The reward of a
+    sampled caption is its CIDEr-D against all references; the end token counts as a word in both,
+    otherwise captions learn to stop after "with a". Its baseline is the mean reward of the other
+    samples of the image. Document frequencies are those of the training photos. Dropout is
+    disabled.
 
     Args:
         captioner: The captioner; it gets its vocabulary from the data.
@@ -68,7 +68,7 @@ class SCSTTask(CaptioningTask):
         self.references: dict[str, list[WeightedNgrams]] = {}
         for module in self.model.modules():
             if isinstance(module, nn.Dropout):
-                module.p = 0.0  # in this training: the config of the model keeps its rate
+                module.p = 0.0  # only during this training; the saved config keeps the rate
 
     def on_fit_start(self) -> None:
         """Count document frequencies over the references of the training photos."""
@@ -106,8 +106,8 @@ class SCSTTask(CaptioningTask):
         )
         rewards = self.rewards(samples, batch)
         self.log("train/reward", rewards.mean(), prog_bar=True)
-        # The captions were sampled word by word without a graph. One pass over all of their words
-        # gives the log-probabilities a gradient.
+        # Captions are sampled word by word without a graph; one pass over all words then gives the
+        # log-probabilities a gradient.
         log_probs, sample_indices = self._log_probs(features, samples)
         advantages = leave_one_out_advantages(rewards).flatten()[sample_indices]
         loss = reinforce_loss(log_probs, advantages, reduction="mean")
@@ -136,7 +136,7 @@ class SCSTTask(CaptioningTask):
         inputs = torch.cat((start, tokens[:, :-1]), 1)
         images = order // self.num_samples
         output = self.model.teacher_force(features, inputs, lengths, images)
-        # As in sampling; otherwise these are not the probabilities with which the words were drawn.
+        # The same constraints as in sampling, so that these are the probabilities of the samples.
         banned = torch.tensor(BANNED_TOKENS, device=tokens.device)
         logits = output.logits.index_fill(-1, banned, -torch.inf)
         words = tokens[output.rows, output.steps]

@@ -56,16 +56,16 @@ class CaptioningTask(Task):
     of rendered scenes; BLEU, ROUGE-L and CIDEr-D with reference captions; attention correctness
     with the boxes of objects or phrases.
 
-    The first part of a metric's name says which captions it scores. Generated captions: `val`,
-    `test`, and `novel` for the second test set. `teacher_forced`: reference captions, of which
+    The prefix of a metric's name is the kind of captions it scores. Generated captions: `val`,
+    `test`, and `novel` for the second test set. `teacher_forced`: reference captions, for which
     only the attention maps are scored. Controls of the test: `shuffled`, captions scored against
-    the other image of a pair of neighbors; `untrained`, a model with the same architecture and
-    random weights. Each image counts once, over all processes.
+    the other image of a pair; `untrained`, a model with the same architecture and random weights.
+    Each image counts once, over all processes.
 
     Args:
         captioner: The captioner; it gets its vocabulary from the data.
-        data_info: Values that the data module provides; `words` is the vocabulary, `annotations`
-            what captions can be scored against: `scenes`, `references`.
+        data_info: Values from the data module; `words` is the vocabulary, `annotations` the kinds
+            of ground truth: `scenes`, `references`.
         doubly_stochastic_weight: Weight of the doubly stochastic attention penalty; 0 disables it.
         reduction: How the loss and the penalty are reduced: as in the `paper`, as in the authors'
             code (`arctic`), or as the `mean` over words.
@@ -123,7 +123,7 @@ class CaptioningTask(Task):
         names = ("loss", *chain.from_iterable(_METRICS[key] for key in annotations or _METRICS))
         for split in (*GENERATED, *TEACHER_FORCED):
             self.evaluations[split] = CaptionEvaluation(split, names)
-        # In a tuple: a module would become a part of the task, and of its checkpoints.
+        # In a tuple, so that it is not registered as a submodule and saved in checkpoints.
         self._untrained: tuple[Captioner, ...] = ()
         self.reduction: Reduction = reduction
         self.doubly_stochastic_weight = doubly_stochastic_weight
@@ -138,7 +138,7 @@ class CaptioningTask(Task):
 
     @property
     def input_spec(self) -> InputSpec:
-        """The input of the encoder, and the encoder itself, whose features may be cached."""
+        """The input of the encoder, and the encoder, whose features may be cached."""
         encoder = self.model.encoder
         return InputSpec(encoder.img_size, encoder.mean, encoder.std, encoder)
 
@@ -147,7 +147,7 @@ class CaptioningTask(Task):
         return dict(reversed(encoder_and_decoder(self.model).items()))
 
     def check_training(self) -> None:
-        """Refuse hard attention: soft weights may be tested with it, but not trained."""
+        """Check that attention is not hard: soft weights can be tested with it, not trained."""
         if self.model.places is not None and not self.samples_places:
             raise ValueError(
                 "hard attention has no gradient without sampled positions: train it with "
@@ -167,7 +167,7 @@ class CaptioningTask(Task):
             label_smoothing=self.label_smoothing,
         )
         self.log("train/loss", loss.detach(), prog_bar=True)
-        # In nats; uniform attention over n places has log n.
+        # In nats; uniform attention over n positions has log n.
         entropy = torch.special.entr(output.attention.weights.detach()).sum(-1).mean()
         self.log("train/attention_entropy", entropy)
         count = len(targets) if self.reduction == "mean" else num_captions
@@ -194,7 +194,7 @@ class CaptioningTask(Task):
         penalty = doubly_stochastic_penalty(
             weights, output.rows, num_captions, reduction=self.reduction
         )
-        if self.reduction == "arctic":  # the sum over the captions of all processes
+        if self.reduction == "arctic":  # summed over the captions of all processes
             return penalty * world_size()
         return penalty * ddp_loss_scale(num_captions, weights.device)
 
@@ -241,7 +241,7 @@ class CaptioningTask(Task):
         if dataloader_idx:
             return
         self._score("teacher_forced", reference_captions(self.model, batch), batch)
-        if num_paired(batch):  # a single image has no partner
+        if num_paired(batch):  # a single image has no partner to swap with
             swapped = batch.swap_images()
             for split, captions in (
                 ("shuffled", self._generate(self.model, swapped)),
@@ -249,7 +249,7 @@ class CaptioningTask(Task):
             ):
                 paired = [each for each in captions if each.image_index < num_paired(batch)]
                 self._score(split, paired, batch)
-        if not self._untrained:  # always with the same random weights
+        if not self._untrained:  # equal random weights in every test
             with torch.random.fork_rng():
                 torch.manual_seed(0)
                 model = cast("Captioner", build_model(model_config(self.model)))
@@ -259,7 +259,7 @@ class CaptioningTask(Task):
         self._score("untrained_teacher_forced", reference_captions(untrained, batch), batch)
 
     def on_test_end(self) -> None:
-        """Free the model of the control, whose device may be another one in the next test."""
+        """Delete the control model, since the next test may use another device."""
         self._untrained = ()
 
     def _generate(self, model: Captioner, batch: CaptionBatch) -> list[CaptionWithMaps]:

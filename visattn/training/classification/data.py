@@ -25,7 +25,7 @@ class ClassificationData(DataModule):
             `torchvision.transforms.v2`. Photos are resized afterwards.
         transforms: Random transforms of the images of all splits, before the others; those of
             validation and test images are the same in every run.
-        balanced: Whether each class is drawn as often as the others in training.
+        balanced: Whether all classes are sampled equally often in training.
         options: Options of `DataModule`.
 
     Example:
@@ -64,18 +64,18 @@ class ClassificationData(DataModule):
         self._numbers = {name: number for number, name in enumerate(self.class_names)}
 
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
-        """Return what makes an image of a sample."""
+        """Return the function from a sample to an image."""
         return partial(
             labeled_input,
             numbers=self._numbers,
-            # A script may read images in memory without a task, and these are not resized.
+            # A script may read in-memory images without a task, which are not resized.
             resize=self.resize if self.input_spec else None,
             transforms=[*self.transforms, *self.random(split)],
             value_range=self.value_range,
         )
 
     def labels(self, split: Split) -> list[int] | None:
-        """Return the class of each image; None if it is not known before it is drawn."""
+        """Return the class of each image; None if it is only known when the image is generated."""
         samples = self.samples(split)
         if isinstance(known := getattr(samples, "labels", None), Tensor):
             return known.tolist()
@@ -85,7 +85,7 @@ class ClassificationData(DataModule):
                 for _, label in samples]  # fmt: skip
 
     def weights(self) -> Float[Tensor, " n"] | None:
-        """Return how often each image is drawn: images of rare classes more often."""
+        """Return sampling weights, higher for images of rare classes."""
         labels = self.labels("train")
         if not self.balanced or labels is None:
             return None

@@ -46,7 +46,7 @@ class ClassificationScores(Sums):
         ones = torch.ones_like(confidence)
         self.confusion.index_put_((labels, predictions), ones, accumulate=True)
         scaled = confidence * self.num_bins
-        bins = scaled.ceil().long().clamp(1, self.num_bins) - 1  # bins are open below
+        bins = scaled.ceil().long().clamp(1, self.num_bins) - 1  # bins exclude their lower edge
         self.bin_counts.index_add_(0, bins, ones)
         self.bin_confidence.index_add_(0, bins, confidence)
         self.bin_correct.index_add_(0, bins, (predictions == labels).double())

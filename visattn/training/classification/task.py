@@ -24,8 +24,8 @@ _OPTIM = OptimConfig(schedule="cosine")
 class ClassificationTask(Task):
     """Train a classifier on images with classes.
 
-    Weight decay applies to all weights of our classifiers but biases, norms, tokens and position
-    embeddings.
+    Weight decay does not apply to biases, norms, tokens and position embeddings of visattn's
+    classifiers.
 
     Args:
         classifier: The classifier; it gets the names of its classes from the data.
@@ -34,8 +34,8 @@ class ClassificationTask(Task):
         class_weights: Weights of the classes in the cross-entropy, in their order; `balanced` for
             the inverse of the number of training images of each class.
         mixup: Alpha of mixup, the parameter of the Beta distribution; 0 disables it.
-        cutmix: Alpha of CutMix; 0 disables it. If both are above 0, one of the two is drawn for
-            each batch.
+        cutmix: Alpha of CutMix; 0 disables it. If both are above 0, each batch uses one of them at
+            random.
         optim: The optimizer, by default SGD with a learning rate of 0.1, Nesterov momentum of 0.9
             and a weight decay of 5e-4; `lr_mults` for `backbone`, `blocks` and `head`.
         monitor: The validation metric that selects the best checkpoint.
@@ -73,7 +73,7 @@ class ClassificationTask(Task):
         if weights == "balanced":
             counted = self.data and self.data.count_targets("train")
             if not counted:
-                raise ValueError("class_weights: balanced needs data whose classes are counted")
+                raise ValueError("class_weights: balanced needs data with known class counts")
             names = self.model.class_names
             counts = [counted[1][name] for name in names]
             weights = [sum(counts) / (len(names) * max(1, count)) for count in counts]

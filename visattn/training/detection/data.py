@@ -20,7 +20,7 @@ class DetectionData(DataModule):
     """Images with boxes: samples are a photo and (class, box) pairs, or an `AnnotatedImage`.
 
     Boxes are left, top, right, bottom in pixels of the photo. The classes are those of the objects
-    of the training photos. Crowds are no targets, and score as COCO defines it.
+    of the training photos. Crowds are not targets, and are scored as in COCO.
 
     Args:
         source: Returns the samples of a split, such as `CocoInstances`.
@@ -49,13 +49,13 @@ class DetectionData(DataModule):
         self.masks = False
 
     def setup(self, stage: str) -> None:
-        """Open the splits of a stage; only scores of maps need masks, which `fit` does not have."""
+        """Open the splits of a stage; masks are read only for scores of maps, not in `fit`."""
         self.masks = stage != "fit"
         self.datasets.clear()
         super().setup(stage)
 
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
-        """Return what makes an image of a sample, with its boxes."""
+        """Return the function from a sample to an image with boxes."""
         return partial(
             detection_input,
             numbers={name: number for number, name in enumerate(self.class_names)},

@@ -65,7 +65,7 @@ class SetCriterion:
         pairs: list[tuple[int, int, int, int]] = []
         for image, real in enumerate((labels != NO_OBJECT).cpu()):
             columns = real.nonzero().flatten().tolist()
-            # Without the columns of padding, which would take queries from objects.
+            # Without the padding, which would take queries from objects.
             for layer in range(len(costs) if columns else 0):
                 rows, picked = linear_sum_assignment(costs[layer, image][:, columns])
                 pairs += [
@@ -99,7 +99,7 @@ class SetCriterion:
     def losses(
         self, layers: BoxPrediction, labels: Int[Tensor, "b m"], boxes: Float[Tensor, "b m 4"]
     ) -> dict[str, Float[Tensor, ""]]:
-        """Return the weighted losses of predictions, added over the layers, their first axis.
+        """Return the weighted losses of predictions, summed over layers, the first axis.
 
         Padding has the label `NO_OBJECT`. Boxes are center x, center y, width and height, relative
         to the image. The names are `class`, `l1` and `giou`.
@@ -133,8 +133,8 @@ class SetCriterion:
         weights = logits.new_ones(num_classes)
         weights[-1] = self.no_object_weight
         classes = classes.where(classes != NO_OBJECT, num_classes - 1)
-        # As in DETR, the cross-entropy is a weighted mean over queries, which the number of objects
-        # does not divide: `count` cancels that division.
+        # As in DETR, the cross-entropy is a weighted mean over queries, without division by the
+        # number of objects: `count` cancels that division.
         means = [
             cross_entropy(layer.flatten(0, 1), target.flatten(), weights)
             for layer, target in zip(logits, classes, strict=True)

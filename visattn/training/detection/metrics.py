@@ -13,7 +13,7 @@ from visattn.metrics.detection import APResult, DetectedBoxes, TrueBoxes, averag
 from visattn.models.detr import PredictedObjects
 
 DETECTION_METRICS = ("AP", "AP50", "AP75", "AR100", "loss")
-"""Metrics that validation logs; the test adds those by area, and of query maps."""
+"""Metrics that validation logs; the test adds AP by area and scores of query maps."""
 _DETECTED = 7  # columns of the tables
 _TRUE = 8
 
@@ -21,7 +21,7 @@ _TRUE = 8
 class DetectionScores(Metric):
     """Average precision and recall of detections in pixels of the original images.
 
-    All detections are kept until the end, as rows of a table that processes can gather.
+    All detections are kept until the end, as table rows that can be gathered over processes.
 
     Example:
         >>> from visattn.data.regions.detection import detection_input
@@ -49,9 +49,9 @@ class DetectionScores(Metric):
         self.add_state("true", [], dist_reduce_fx="cat")
 
     def update(self, detections: PredictedObjects, samples: Sequence[DetectionSample]) -> None:
-        """Add the detections in images, and what is annotated there."""
+        """Add the detections in images, and their annotations."""
         for index, sample in enumerate(samples):
-            # The same on all processes, and 52 bits: float64 holds all integers up to 2^53.
+            # Equal on all processes, and 52 bits, since float64 represents integers up to 2^53.
             image = int.from_bytes(sha256(sample.id.encode()).digest()[:8], "big") >> 12
             boxes = sample.geometry.boxes_to_image(detections.boxes[index].cpu().double())
             predicted = (detections.labels[index], detections.scores[index])
@@ -85,7 +85,7 @@ def _table(image: int, *columns: Tensor) -> Float[Tensor, "n c"]:
 
 
 def _rows(tables: list[Tensor] | Tensor, width: int) -> Float[Tensor, "n {width}"]:
-    """Return all rows; after a reduction over processes they are one tensor."""
+    """Return all rows, which are one tensor after a reduction over processes."""
     if isinstance(tables, Tensor):
         return tables.cpu()
     return torch.cat(tables).cpu() if tables else torch.zeros(0, width, dtype=torch.float64)

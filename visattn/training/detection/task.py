@@ -30,10 +30,10 @@ class DetectionTask(Task):
 
     Validation logs COCO's average precision. The test adds that of small, medium and large objects,
     and scores the attention of the queries: `pointing_exact` is how often the maximum of a query's
-    map lies on the pixels of its object, `pointing_3x3` that of its mean over 3 x 3 cells, since
-    the features of a cell are made from pixels around it, `pointing_game` how often the first
-    maximum lies within half a cell of the object, since a thin one need not contain the center of a
-    cell, and `other_query`, the control, how often the maximum of another object's query does.
+    map is on the pixels of its object, `pointing_3x3` the same for its mean over 3 x 3 cells, since
+    the features of a cell depend on pixels around it, `pointing_game` how often the first maximum
+    is within half a cell of the object, since a thin object may not contain the center of a cell,
+    and `other_query`, the control, the same for the query of another object.
 
     Args:
         detector: The detector; it gets the names of its classes from the data.
@@ -44,7 +44,7 @@ class DetectionTask(Task):
         l1_weight: Weight of the L1 distance of boxes in matching and loss.
         giou_weight: Weight of the generalized IoU in matching and loss.
         no_object_weight: Weight of "no object" in the cross-entropy.
-        max_detections: Largest number of detections per image that are scored.
+        max_detections: Maximum number of scored detections per image.
         monitor: The validation metric that selects the best checkpoint.
     """
 
@@ -80,7 +80,7 @@ class DetectionTask(Task):
         return total
 
     def evaluate(self, batch: DetectionBatch, split: str) -> None:
-        """Update the metrics of a split; those of maps outside of `fit` only."""
+        """Update the metrics of a split; those of maps only outside of `fit`."""
         layers = self.model.decode(self.model.encode(batch.images))
         losses = self.criterion.losses(layers, batch.labels, batch.boxes)
         loss = torch.stack(list(losses.values())).sum()
@@ -135,7 +135,7 @@ class DetectionEvaluation(Evaluation):
             "pointing_game": pointing_game_hits(peaks, masks, half_cell),
             "pointing_exact": pointing_game_hits(peaks, masks),
             "pointing_3x3": pointing_game_hits(peak_locations(smooth), masks),
-            # The peak of the next object's query is the control: it should miss.
+            # Control: the peak of the next object's query should miss.
             "other_query": pointing_game_hits(peaks.roll(1, 0), masks, half_cell),
         }
         for name, hit in hits.items():

@@ -23,7 +23,8 @@ def digit_scanpaths(
 ) -> Float[Tensor, "b t 2"]:
     """Return scanpaths over the centers of the digits on each canvas, from left to right.
 
-    Each digit, and an `end_class`, gets equally many glimpses; after the last digit the path stays.
+    Each digit, and an `end_class`, gets the same number of glimpses; the path then stays at the
+    last digit.
     """
     num_digits = batch.centers.shape[1] + (model.end_class is not None)
     step = max(1, model.num_glimpses // num_digits)
@@ -35,8 +36,8 @@ def digit_scanpaths(
 class GlimpseErrors(Sums):
     """The error rate after each glimpse, and the fraction of images with any wrong label.
 
-    After a glimpse the label counts that it is to read; at the end each label after the last of its
-    glimpses.
+    A glimpse is scored by the label it should read; the final error uses each label after its last
+    glimpse.
 
     Example:
         >>> errors = GlimpseErrors(2)
@@ -76,7 +77,7 @@ class GlimpseErrors(Sums):
 
 
 SOURCES = ("greedy", "random", "raster", "centered", "sampled", "averaged")
-"""Where the locations of an evaluation come from."""
+"""Sources of glimpse locations in an evaluation."""
 
 
 def evaluate_glimpses(
@@ -91,15 +92,15 @@ def evaluate_glimpses(
 ) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
     """Yield each source of locations with the logits, or mean probabilities, after each glimpse.
 
-    Random numbers belong to the index of an image, so that the batch size and the number of
-    processes make no difference.
+    Random numbers depend on the index of an image, not on the batch size or the number of
+    processes.
 
     Args:
         model: The model.
         images: A batch of images.
         indices: Their indices in the whole split.
         centers: x and y in [-1, 1]: the first location of the greedy policy, or all locations, of
-            the source `centered`, which is left out without them.
+            the source `centered`, which is skipped without them.
         num_starts: Initial locations per image over which the error of the greedy policy is
             averaged; a model with a fixed initial location has one.
         num_samples: Sampled rollouts whose probabilities are averaged; 0 disables sampling.
@@ -107,8 +108,8 @@ def evaluate_glimpses(
     """
     inputs = model.normalize(images)
     num_glimpses = model.num_glimpses
-    # Numbers of an image, two each: the starts of the greedy policy; the random locations; then
-    # for each sampled rollout its start and the noise of its t locations.
+    # Random numbers per image, in pairs: the starts of the greedy policy; the random locations;
+    # then for each sampled rollout its start and the noise of its t locations.
     starts = 2 * (num_starts if model.random_start else 1)
     counts = [starts, 2 * num_glimpses, *[2 + 2 * num_glimpses] * num_samples]
     uniforms = per_sample_uniforms(seed, indices, sum(counts)).split(counts, 1)
@@ -118,8 +119,8 @@ def evaluate_glimpses(
     raster = raster_scanpaths(len(inputs), num_glimpses).to(inputs)
     yield "raster", _logits(model, inputs, locations=raster)
     if centers is not None:
-        # The center of a single object is where the greedy policy starts; those of several are
-        # the whole path.
+        # With a single object the greedy policy starts at its center; with several, the centers are
+        # the path.
         name = "init_locations" if centers.ndim == 2 else "locations"
         yield "centered", _logits(model, inputs, **{name: centers.to(inputs)})
     if num_samples:
@@ -159,7 +160,7 @@ class GlimpseEvaluation(Evaluation):
         labels: Int[Tensor, "b ..."],
         logits_by_source: Iterable[tuple[str, Float[Tensor, "b t k"]]],
     ) -> None:
-        """Add the labels of images and what `evaluate_glimpses` yields of them."""
+        """Add the labels of images and the results of `evaluate_glimpses`."""
         if self.has_chance_level:
             self.label_counts.update(labels.flatten())
         for source, logits in logits_by_source:
@@ -203,7 +204,7 @@ class GlimpseEvaluation(Evaluation):
         return {self.error_names[name]: self.errors[name].compute() for name in self._updated()}
 
 
-@torch.no_grad()  # on a function, since a generator would leak the setting to its caller
+@torch.no_grad()  # a decorated function, since a generator would leak the setting to its caller
 def _logits(
     model: RecurrentAttentionModel, inputs: Tensor, **options: Any
 ) -> Float[Tensor, "b t k"]:
@@ -215,7 +216,7 @@ def _sampled_logits(
 ) -> Float[Tensor, "b t k"]:
     """Return the logits of a rollout at locations sampled from the policy."""
     start = _start(model, _to_locations(uniforms[:, :2], inputs)[:, 0])
-    inside = uniforms[:, 2:].clamp(2.0**-54, 1 - 2.0**-53)  # the quantiles of 0 and 1 are infinite
+    inside = uniforms[:, 2:].clamp(2.0**-54, 1 - 2.0**-53)  # quantiles of 0 and 1 are infinite
     noise = torch.special.ndtri(inside).unflatten(1, (1, -1, 2)).to(inputs)
     return _logits(model, inputs, init_locations=start, sample=True, noise=noise)
 
@@ -228,5 +229,5 @@ def _to_locations(uniforms: Float[Tensor, "b n"], inputs: Tensor) -> Float[Tenso
 def _start(
     model: RecurrentAttentionModel, locations: Float[Tensor, "b 2"]
 ) -> Float[Tensor, "b 2"] | None:
-    """Return initial locations, or None for a model that has its own."""
+    """Return initial locations; None for a model that chooses them."""
     return locations if model.random_start else None

@@ -24,7 +24,7 @@ RewardType = Literal["correct", "gain"]
 
 
 def label_sequences(labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b s"]:
-    """Return labels as sequences: those of images with a single label have length 1.
+    """Return labels as sequences; single labels become sequences of length 1.
 
     Example:
         >>> label_sequences(torch.tensor([7, 2]))
@@ -38,21 +38,21 @@ def label_sequences(labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b s"]:
 def glimpse_rewards(
     logits: Float[Tensor, "b m t k"], labels: Int[Tensor, "b ..."], reward: RewardType = "correct"
 ) -> tuple[Float[Tensor, "b m t"], Bool[Tensor, "b m t"], Float[Tensor, "b m t"]]:
-    """Return the reward of the action that leads to each glimpse of rollouts, and what it rests on.
+    """Return the reward of the action that leads to each glimpse, with intermediate values.
 
     The reward of a sequence of labels is the sum over its labels, each read after the last of its
-    glimpses. An action is rewarded for the label that it leads to and for all later ones. The first
-    misread label ends the rewards.
+    glimpses. An action is rewarded for the label it leads to and for all later ones, up to the
+    first misread label.
 
     Args:
         logits: Class logits after each glimpse.
-        labels: True classes, or sequences of them padded with `IGNORE_LABEL`; all take equally many
-            glimpses.
+        labels: True classes, or sequences of them padded with `IGNORE_LABEL`; all take the same
+            number of glimpses.
         reward: As in `GlimpseTask`; the `gain` of later labels is their probability.
 
     Returns:
-        The rewards; whether an action can still earn one, which is decided before it is taken (all
-        others must have no gradient); and the log-probability of the true class just before each
+        The rewards; whether an action can still earn one, which is known before it is taken (other
+        actions must have no gradient); and the log-probability of the true class just before each
         glimpse, in nats: before the first one of a label all classes are equally probable.
 
     Example:
@@ -92,11 +92,11 @@ def glimpse_rewards(
 
 
 class ValueBaseline(nn.Module):
-    """Predicts the expected reward from what is known before an action.
+    """Predicts the expected reward from values that are known before an action.
 
-    The inputs must not depend on the action, otherwise the policy gradient is biased. The hidden
-    state before the action does not. Neither does the probability of the true class at that time,
-    which only training knows and which predicts the outcome of a rollout best.
+    The inputs must not depend on the action, otherwise the policy gradient is biased. They are the
+    hidden state before the action and, if `informed`, the probability of the true class at that
+    time, which is known only in training and predicts the outcome of a rollout best.
 
     Before training it predicts `initial_value`. `informed`, it has the log-probability of the true
     class as an input too, and a hidden layer.
@@ -128,7 +128,7 @@ class ValueBaseline(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class GlimpseLosses:
-    """The losses of a batch of rollouts, with the rewards behind them.
+    """The losses of a batch of rollouts, with their rewards.
 
     Args:
         classification: Cross-entropy; trains the glimpse network, the core and the classifier.
@@ -148,7 +148,7 @@ class GlimpseLosses:
 
     @property
     def total(self) -> Float[Tensor, ""]:
-        """The sum of the losses; most parameters have a gradient from one of them only."""
+        """The sum of the losses; most parameters have a gradient from only one of them."""
         return self.classification + self.policy + self.baseline
 
 
@@ -166,10 +166,10 @@ def compute_glimpse_losses(
     """Return the losses of rollouts; for the options see `GlimpseTask`.
 
     Every label of a sequence is classified after the last of its glimpses. Actions after the first
-    misread label, whose reward is 0 whatever they are, have no gradient. The baseline is the reward
-    that is expected from what is known before an action.
+    misread label have reward 0 and no gradient. The baseline is the expected reward before an
+    action.
     """
-    # Action i leads to glimpse i; a given first location is none.
+    # Action i leads to glimpse i; a given first location is not an action.
     first = rollout.logits.shape[2] - rollout.policy_means.shape[2]
     known = glimpse_rewards(rollout.logits, labels, reward)
     rewards, counted, log_probs = (each[..., first:] for each in known)
@@ -193,7 +193,7 @@ def compute_glimpse_losses(
 def label_targets(
     model: RecurrentAttentionModel, labels: Int[Tensor, "b ..."]
 ) -> Int[Tensor, "b ..."]:
-    """Return the labels that a model is to read: with its end class after each sequence.
+    """Return the target labels of a model, with its end class after each sequence.
 
     Raises:
         ValueError: If sequences have different lengths and the model has no end class.

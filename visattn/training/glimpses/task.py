@@ -43,8 +43,8 @@ class GlimpseTask(Task):
     loss trains the glimpse network, the recurrent core and the classifier; the policy loss trains
     the policy, and the core too if `backprop_policy_to_core`. Validation and test use the means of
     the policy (greedy locations), with the same initial locations each time, and compare them with
-    controls: random locations, a fixed raster and, where the data know the centers of the objects,
-    the policy started there or, for several labels, all glimpses there (`centered`).
+    controls: random locations, a fixed raster and, if the data have the centers of the objects, the
+        policy started there or, for several labels, all glimpses there (`centered`).
 
     Images may have several labels, which a model such as `DRAM` reads in order. The error is then
     that of the whole sequence, and an action is rewarded for all labels that it leads to, up to the
@@ -63,13 +63,13 @@ class GlimpseTask(Task):
         backprop_policy_to_core: Propagate the gradient of the policy loss into the core.
         policy_loss_weight: Weight of the policy loss. With an optimizer like Adam it only matters
             for parameters that other losses train too, as with `backprop_policy_to_core`.
-        aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
-            the last glimpse of each label.
+        aux_loss_weight: Weight of the mean classification loss over all glimpses, in addition to
+            that of the last glimpse of each label.
         final_std: Standard deviation of the policy at the end of the run, reached linearly in the
             logarithm from that of the model; by default it does not change.
-        supervised_location_epochs: First epochs, in which the glimpses lie around the centers of
-            the objects and the policy learns these by maximum likelihood, without REINFORCE; the
-            data must know the centers, as those of `DigitCanvases` do.
+        supervised_location_epochs: First epochs, in which glimpses are at the centers of the
+            objects plus noise, and the policy learns them by maximum likelihood, without REINFORCE;
+            the data must have the centers, as `DigitCanvases` does.
         optim: The optimizer, by default Adam with a learning rate of 1e-3; `lr_mults` for the
             `core`, the `policy` and the `baseline`.
         num_eval_starts: Initial locations per image in `validate` and `test`.
@@ -121,7 +121,7 @@ class GlimpseTask(Task):
         self.backprop_policy_to_core = backprop_policy_to_core
         self.final_std = final_std
         self.supervised_location_epochs = supervised_location_epochs
-        # The policy, or its standard deviation, has no gradient in these epochs.
+        # The policy or its standard deviation has no gradient in these epochs.
         self.idle_parameters = supervised_location_epochs > 0
         chance = 1 / len(self.model.class_names)
         self.value_baseline = ValueBaseline(
@@ -143,7 +143,7 @@ class GlimpseTask(Task):
         return {"core": core, "policy": policy, "baseline": baseline}
 
     def initialize(self, checkpoint: str | os.PathLike[str]) -> None:
-        """Load the weights of the model of another run, but for the policy's standard deviation."""
+        """Load the weights of the model of another run, except the policy's standard deviation."""
         policy = self.model.policy
         std = policy.log_std.detach().clone()
         super().initialize(checkpoint)
@@ -178,11 +178,11 @@ class GlimpseTask(Task):
         batch: GlimpseBatch,
         noise: Float[Tensor, "b m t 2"],
     ) -> tuple[GlimpseRollout, GlimpseLosses]:
-        """Return rollouts around the centers of the objects, and losses that teach these.
+        """Return rollouts around the centers of the objects, and supervised losses.
 
         The policy loss is the negative log-density of the centers, in nats per rollout. The core
-        gets no gradient from it, since the locations of objects would outweigh what it learns about
-        their classes. The noise is in units of the standard deviation of the policy.
+        gets no gradient from it, since locations would dominate over classes. The noise is in units
+        of the standard deviation of the policy.
 
         Raises:
             TypeError: If the batch lacks the centers of the objects.
@@ -237,7 +237,7 @@ class GlimpseTask(Task):
         evaluation.update(label_targets(self.model, batch.labels), logits)
 
     def _centers(self, batch: GlimpseBatch, split: str, indices: range) -> Tensor | None:
-        """Return the centers of the only object of images, or those of each glimpse's object."""
+        """Return the center of the only object of each image, or of each glimpse's object."""
         if isinstance(batch, DigitSequenceBatch):
             return digit_scanpaths(self.model, batch)
         centers = self.data and self.data.centers("validation" if split == "val" else "test")
@@ -245,7 +245,7 @@ class GlimpseTask(Task):
 
     @torch.no_grad()
     def _log_training(self, rollout: GlimpseRollout, losses: GlimpseLosses) -> None:
-        """Log the losses, and whether the policy learns, at the steps that Lightning logs.
+        """Log the losses and diagnostics of the policy at the steps that Lightning logs.
 
         `explained_variance` is the fraction of the variance of the rewards that the baseline
         explains; `mean_std`, the standard deviation of the policy's means between images, is near 0

@@ -21,14 +21,15 @@ from visattn.training.data_module import DataModule
 class QuestionData(DataModule):
     """Photos with questions: samples are a photo and (question, answer) pairs, or `QuestionSample`.
 
-    An image brings all of its questions. Words and answers are those of the training questions.
+    Each image comes with all of its questions. Words and answers are those of the training
+    questions.
 
     Args:
         source: Returns the samples of a split, such as `VQAFiles`.
-        max_answers: The most frequent answers, which the model chooses from.
-        min_word_freq: Words that occur less often become unknown.
-        blank_images: Whether all images are replaced by a gray one, for training and evaluation: a
-            control that shows what questions alone tell.
+        max_answers: Number of most frequent answers that the model can give.
+        min_word_freq: Less frequent words become the unknown word.
+        blank_images: Whether all images are replaced by a gray one, in training and evaluation, as
+            a control for answers from questions alone.
         options: Options of `DataModule`.
     """
 
@@ -61,7 +62,7 @@ class QuestionData(DataModule):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """Words, answers, types of questions, and how the training questions begin."""
+        """Words, answers, question types, and the first words of the training questions."""
         return {
             "words": list(self.vocabulary.words),
             "answers": list(self.answers),
@@ -71,11 +72,11 @@ class QuestionData(DataModule):
         }
 
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
-        """Return what makes an image of a sample."""
+        """Return the function from a sample to an image."""
         return partial(question_input, resize=self.resize, value_range=self.value_range)
 
     def collate(self, split: Split) -> Callable[[list[Any]], Any]:
-        """Return what makes a batch of images and questions."""
+        """Return the function that batches images and questions."""
         return partial(
             _collate, vocabulary=self.vocabulary, answers=self.answers, blank=self.blank_images
         )

@@ -1,4 +1,4 @@
-"""Metrics of visual question answering: accuracy per type, majority, and maps on referents."""
+"""Metrics of visual question answering: accuracy by question type, and maps on referents."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ REFERENT_METRICS = ("pointing", "mass", "area")
 
 
 class QuestionScores(Sums):
-    """Accuracy of answers per type of question, and that of the most frequent answer of each type.
+    """Accuracy of answers by question type, and that of the most frequent answer of each type.
 
     `accuracy` is the mean over all questions, `mean_accuracy` the mean over the types; then that of
     each group and of each type. With several answers per question, an answer counts by its VQA
@@ -84,7 +84,7 @@ class QuestionScores(Sums):
         values["majority"] = (best / self.count).nanmean()
         for group in self.groups:
             values[f"majority_{group}"] = self._of_group(best, group)
-        # Answers that are right for no question of their type, which is known at the end only.
+        # Answers that are correct for no question of their type, which is only known at the end.
         off_type = (self.predicted * (self.available == 0)).sum()
         values["off_type_answers"] = off_type / self.count.sum()
         values["num_questions"] = self.count.sum()
@@ -114,14 +114,14 @@ def answer_scores(
 
 
 class ReferentScores(Sums):
-    """How well the map of each hop lies on the objects of each step of reasoning.
+    """How well the map of each hop matches the objects of each reasoning step.
 
-    `pointing`: how often the center of the maximum cell lies in the box of such an object; `mass`:
+    `pointing`: how often the center of the maximum cell is in the box of such an object; `mass`:
     attention inside of the boxes, by the exact area of each cell; `area`: their share of the image,
-    which is the mass of uniform attention. Each combination of step and hop is counted apart.
+    which is the mass of uniform attention. Each combination of step and hop is counted separately.
 
     Args:
-        num_steps: Largest number of steps of reasoning.
+        num_steps: Maximum number of reasoning steps.
         num_hops: Number of maps of the model.
 
     Example:

@@ -37,8 +37,8 @@ def answer_loss(
 ) -> tuple[Float[Tensor, ""], int]:
     """Return the mean cross-entropy of answers, and the number of answers in the mean.
 
-    It is that against soft labels if several people answered. Questions without an answer that the
-    model knows are left out; 0 and 0 if none is left.
+    It uses soft labels if several people answered. Questions without an answer that the model knows
+    are ignored; returns 0 and 0 if none remain.
     """
     if batch.soft_scores is None:
         targets: Tensor = batch.answers
@@ -48,7 +48,7 @@ def answer_loss(
         targets = batch.soft_scores / totals.clamp(min=1e-9)
         known = (totals[:, 0] > 0).nonzero()[:, 0]
     if not len(known):
-        # 0 with a graph: DDP waits for the gradients of all processes.
+        # 0 with a graph, since DDP waits for the gradients of all processes.
         return logits.sum() * 0, 0
     loss = cross_entropy(logits[known], targets[known], label_smoothing=label_smoothing)
     return loss, len(known)
@@ -62,7 +62,7 @@ def hop_targets(
     """Return how much of each cell is covered by the objects that each hop should look at.
 
     Hop k should look at the objects of step k, and hops beyond the last step at those of the last
-    step. A cell counts by the object that covers most of it.
+    step. The value of a cell is the largest share that an object covers.
 
     Questions without referents have zeros.
     """
@@ -89,14 +89,14 @@ _OPTIM = OptimConfig(warmup_steps=100, decay_start=0.5)
 class QuestionTask(Task):
     """Train a visual question answering model.
 
-    The loss is the cross-entropy of the answer; against the VQA accuracies of the answers, divided
-    by their sum, if several people answered.
+    The loss is the cross-entropy of the answer; if several people answered, the targets are the VQA
+    accuracies of the answers, divided by their sum.
 
-    Metrics are those of `QuestionScores` and, where the data know the objects that a question is
-    about, of `ReferentScores`. The test adds two controls: `other_image_...`, the same questions
-    with the images of each pair swapped, and `blank_image_...`, with a gray image. A model that
-    answers from the images falls to the level of the questions alone; that level is reached best by
-    a model trained with `blank_images: true`.
+    Metrics are those of `QuestionScores` and, if the data have the objects of a question, of
+    `ReferentScores`. The test adds two controls: `other_image_...`, the same questions with the
+    images of each pair swapped, and `blank_image_...`, with a gray image. A model that uses the
+    images then drops to the level of the questions alone, which is best measured by a model trained
+    with `blank_images: true`.
 
     Args:
         vqa_model: The model; it gets the words of the questions and the answers from the data.
@@ -154,7 +154,7 @@ class QuestionTask(Task):
             raise ValueError(f"first_types must be of {', '.join(self.types)}; got {unknown}")
         self.first_steps = first_steps
         self.first_accuracy = first_accuracy
-        self._first_score = 0.0  # the running mean; infinite once it was reached
+        self._first_score = 0.0  # running mean; infinite after the threshold was reached
         self.hop_loss_weight = hop_loss_weight
         self.label_smoothing = label_smoothing
         types = data_info["question_types"]
@@ -162,7 +162,7 @@ class QuestionTask(Task):
         self.add_evaluations(lambda: QuestionEvaluation(types, num_answers, num_steps, num_hops))
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
-        """Return the loss of a batch; at first, of its questions of the first types."""
+        """Return the loss of a batch; initially only of questions of the first types."""
         begins = self.global_step < self.first_steps and self._first_score < math.inf
         if begins:
             batch = batch.of_types(self.first_types)
@@ -177,7 +177,7 @@ class QuestionTask(Task):
         return loss
 
     def evaluate(self, batch: QuestionBatch, split: str) -> None:
-        """Update the metrics of a split; controls outside of `fit` only."""
+        """Update the metrics of a split; controls only outside of `fit`."""
         evaluation: QuestionEvaluation = self.evaluation(split)
         output = self._answer(batch)
         loss, count = answer_loss(output.logits, batch)
@@ -200,17 +200,17 @@ class QuestionTask(Task):
                 evaluation.controls[name].update(predictions, available[paired], types[paired])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add how well the first types are answered."""
+        """Save the running accuracy of the first types."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["visattn"]["first_score"] = self._first_score
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore how well the first types are answered."""
+        """Restore the running accuracy of the first types."""
         super().on_load_checkpoint(checkpoint)
         self._first_score = checkpoint.get("visattn", {}).get("first_score", 0.0)
 
     def _update_first_score(self, output: AnswerOutput, batch: QuestionBatch) -> None:
-        """Follow the accuracy of the first types, the same one in all processes."""
+        """Update the running accuracy of the first types, equal in all processes."""
         chosen = output.logits.detach().argmax(1)
         available = answer_scores(batch.answers, batch.soft_scores, output.logits.shape[1])
         scores = available.gather(1, chosen[:, None])
@@ -219,8 +219,8 @@ class QuestionTask(Task):
         self.log("train/first_accuracy", self._first_score, batch_size=len(batch.answers))
         if self.first_accuracy is not None and self._first_score >= self.first_accuracy:
             rank_zero_info(
-                f"step {self.global_step:,}: {', '.join(sorted(self.first_types))} is learned, the "
-                "other types of questions follow"
+                f"step {self.global_step:,}: {', '.join(sorted(self.first_types))} learned, the "
+                "other question types follow"
             )
             self._first_score = math.inf
 

@@ -26,8 +26,8 @@ class SegmentationData(DataModule):
         source: Returns the samples of a split, such as `MaskFolders` or `CocoInstances`.
         class_names: Names of the classes; by default the background and the categories of the
             source.
-        class_map: Class of each number in a mask; 255 is left out of losses and metrics. By default
-            the numbers are the classes.
+        class_map: Class of each value in a mask; 255 is ignored in losses and metrics. By default
+            the values are the classes.
         train_transforms: Random transforms of training images with their masks, in this order, by
             the names of `torchvision.transforms.v2`. Photos are resized afterwards.
         options: Options of `DataModule`.
@@ -55,7 +55,7 @@ class SegmentationData(DataModule):
         self.train_transforms = fill_outside(train_transforms or [])
 
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
-        """Return what makes an image and its label map of a sample."""
+        """Return the function from a sample to an image and its label map."""
         return SegmentationInput(
             {name: number for number, name in enumerate(self.class_names)},
             self.resize,
@@ -81,10 +81,10 @@ class SegmentationData(DataModule):
         return "objects with a mask", counts
 
     def remarks(self) -> Iterator[str]:
-        """Refuse masks whose only class is ignored.
+        """Check that masks have a class that is not ignored.
 
         Raises:
-            ValueError: If they have the numbers 0 and 255 only.
+            ValueError: If all values are 0 or 255.
         """
         yield from super().remarks()
         samples = self.samples("train")
@@ -96,6 +96,6 @@ class SegmentationData(DataModule):
                 numbers.update(np.unique(read_label_image(mask)).tolist())
         if numbers == {0, IGNORE_CLASS}:
             raise ValueError(
-                "the masks have the numbers 0 and 255 only, and 255 is ignored by default: set "
+                "the masks have only the values 0 and 255, and 255 is ignored by default: set "
                 "class_map: {0: 0, 255: 1}"
             )

@@ -19,11 +19,11 @@ def dice_loss(
 ) -> Float[Tensor, ""]:
     """Return 1 minus the Dice coefficient of the softmax, averaged over classes.
 
-    Intersection and sum of a class run over all pixels of the batch, in float32. A class without
-    pixels in the batch costs nothing if it gets no probability.
+    Sums are over all pixels of the batch, in float32. A class without pixels in the batch adds no
+    loss if it gets no probability.
 
-    Pixels of the class 255 are left out. With `background`, class 0 counts as a class of
-    its own. `smooth`, in pixels, is added to numerator and denominator.
+    Pixels of the class 255 are ignored. With `background`, class 0 is included. `smooth`, in
+    pixels, is added to numerator and denominator.
 
     Example:
         >>> labels = torch.tensor([[[0, 1, 255]]])
@@ -72,7 +72,7 @@ def focal_loss(
 
 
 def pixel_cross_entropy(logits: Float[Tensor, "b k y x"], labels: Labels) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy of pixels in float32; 0 if all pixels are left out.
+    """Return the mean cross-entropy of pixels in float32; 0 if all pixels are ignored.
 
     Example:
         >>> pixel_cross_entropy(torch.zeros(1, 2, 1, 1), torch.full((1, 1, 1), 255))
@@ -90,10 +90,10 @@ def _cross_entropy(
 
 
 def gate_supervision_loss(gates: Float[Tensor, "b gy gx"], labels: Labels) -> Float[Tensor, ""]:
-    """Return the binary cross-entropy of a spatial gate against the share of objects in its cells.
+    """Return the binary cross-entropy of a spatial gate against the object share of each cell.
 
-    Cells count by the share of their pixels that are not ignored. Class 0 is the background, every
-    other class an object.
+    Cells are weighted by the share of their pixels that are not ignored. Class 0 is the background,
+    every other class an object.
 
     Example:
         >>> labels = torch.tensor([[[0, 0, 1, 1]]])

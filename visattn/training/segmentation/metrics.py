@@ -9,7 +9,7 @@ from visattn.training.metrics import Sums
 
 SEGMENTATION_METRICS = ("miou", "dice", "pixel_accuracy")
 FOREGROUND_METRIC = "miou_foreground"
-"""mIoU without the background, of models that have one."""
+"""mIoU without the background, for models that have one."""
 _BINS = 4096
 _MAX_LOGIT = 16.0
 
@@ -17,9 +17,9 @@ _MAX_LOGIT = 16.0
 class SegmentationScores(Sums):
     """mIoU, Dice and pixel accuracy over all pixels of a data set.
 
-    Classes that are neither predicted nor true anywhere are left out of all means; if only one
-    class is left, `miou` is NaN, since there was nothing to tell apart. Pixels of the class 255 are
-    left out.
+    Classes that are neither predicted nor true anywhere are excluded from all means; if only one
+    class remains, `miou` is NaN, since there was nothing to distinguish. Pixels of the class 255
+    are ignored.
 
     Args:
         num_classes: Number of classes.
@@ -107,7 +107,7 @@ class GateScores(Sums):
         values = torch.nn.functional.interpolate(
             gates.double()[:, None], tuple(size), mode="nearest-exact"
         ).squeeze(1)
-        # By the logit, so that gates near 0 or 1, where the sigmoid is flat, are still kept apart.
+        # Binned by logit, so that gates near 0 or 1 remain distinguishable.
         position = (values.logit(1e-9).clamp(-_MAX_LOGIT, _MAX_LOGIT) / _MAX_LOGIT + 1) / 2
         bins = (position * (_BINS - 1)).round().long()
         objects = (labels != 0) & (labels != IGNORE_CLASS)
@@ -118,9 +118,8 @@ class GateScores(Sums):
     def compute(self) -> dict[str, Tensor]:
         """Return `auc`, `inside` and `outside`; NaN without pixels of one kind."""
         background, objects = self.counts
-        # The number of background pixels below each bin, half of those in it: summed over the
-        # pixels of objects, it is the number of pairs in which the object has the larger gate, with
-        # ties as halves.
+        # Background pixels below each bin plus half of those in it, summed over object pixels: the
+        # number of pairs in which the object has the larger gate, with ties as halves.
         below = background.cumsum(0) - background / 2
         outside, inside = self.totals / self.counts.sum(1)
         auc = (objects * below).sum() / (objects.sum() * background.sum())

@@ -40,10 +40,10 @@ class SegmentationTask(Task):
     """Train a segmentation model.
 
     The loss is a weighted sum of the cross-entropy per pixel, the Dice loss without background and
-    the focal loss. Pixels of the class 255 are left out of losses and metrics.
+    the focal loss. Pixels of the class 255 are ignored in losses and metrics.
 
-    Metrics are those of `SegmentationScores`; of a model with attention gates also `GateScores` of
-    each gate, `gate_1_auc` for the coarsest. A second test set is logged as `novel/...`.
+    Metrics are those of `SegmentationScores`; for a model with attention gates also `GateScores` of
+    each gate, such as `gate_1_auc` for the coarsest. A second test set is logged as `novel/...`.
 
     Args:
         segmenter: The model; it gets the names of its classes from the data.
@@ -53,7 +53,7 @@ class SegmentationTask(Task):
         focal_weight: Weight of the focal loss, for rare classes.
         focal_gamma: Exponent of the focal loss.
         gate_loss_weight: Weight of the binary cross-entropy of each attention gate against the
-            share of objects in its cells; 0 leaves the gates free. Free gates tend to open
+            share of objects in its cells; 0 disables it. Unsupervised gates tend to open
             everywhere, and their maps then show nothing.
         optim: The optimizer, by default AdamW with a learning rate of 2e-3 and a weight decay of
             1e-2; `lr_mults` for `encoder` and `decoder`.
@@ -146,7 +146,7 @@ class SegmentationTask(Task):
 
 
 class SegmentationEvaluation(Evaluation):
-    """Metrics of a split: those of pixels, the loss, and those of each gate that is scored."""
+    """Metrics of a split: pixel metrics, the loss, and scores of each supervised gate."""
 
     def __init__(self, class_names: Sequence[str], background: bool, num_gates: int) -> None:
         super().__init__()

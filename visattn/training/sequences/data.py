@@ -19,7 +19,7 @@ class SequenceData(DataModule):
     Args:
         source: Returns the canvases of a split.
         train_transforms: Random transforms of training canvases, such as `RandomInvert`; they must
-            not move pixels, since the boxes would not follow.
+            not move pixels, since boxes are not transformed.
         options: Options of `DataModule`.
     """
 
@@ -41,7 +41,7 @@ class SequenceData(DataModule):
 
     @property
     def data_info(self) -> dict[str, Any]:
-        """The names of the classes, as words too, and the largest number of labels."""
+        """The class names, also as words, and the maximum number of labels."""
         return {
             "class_names": list(self.class_names),
             "words": [*SPECIAL_TOKENS, *self.class_names],
@@ -49,7 +49,7 @@ class SequenceData(DataModule):
         }
 
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
-        """Return what transforms a canvas."""
+        """Return the function from a canvas to an input."""
         return partial(_canvas, transforms=self.random(split))
 
 

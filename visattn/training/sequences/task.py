@@ -40,7 +40,7 @@ class SequenceScores(Evaluation):
 
     Source:
         Pointing: Zhang et al. 2016, arXiv:1608.00507, with half a cell as the tolerance, since a
-        narrow digit need not contain the center of a cell.
+            narrow digit may not contain the center of a cell.
     """
 
     names = SEQUENCE_METRICS
@@ -59,7 +59,7 @@ class SequenceScores(Evaluation):
         """Add the map of a symbol and its box: left, top, right, bottom, as fractions."""
         rows, columns = weights.shape
         coverage = box_coverage(box[None], (rows, columns))
-        # Half a cell on each side: the center of a cell lies in the larger box if the cell overlaps
+        # Extended by half a cell: the center of a cell is in the larger box if the cell overlaps
         # the box.
         reach = box.new_tensor([-0.5 / columns, -0.5 / rows, 0.5 / columns, 0.5 / rows])
         self.means.add(
@@ -126,7 +126,7 @@ class SequenceRecognitionTask(Task):
         return loss * ddp_loss_scale(len(targets), loss.device)
 
     def evaluate(self, batch: DigitSequenceBatch, split: str) -> None:
-        """Update the metrics of a split; those of maps outside of `fit` only."""
+        """Update the metrics of a split; those of maps only outside of `fit`."""
         scores: SequenceScores = self.evaluation(split)
         features = self.model.encoder(batch.images.expand(-1, 3, -1, -1))
         output, targets, order = self._teacher_force(features, batch)
@@ -136,7 +136,7 @@ class SequenceRecognitionTask(Task):
         predicted = [self._text(tokens) for tokens in best.tokens[:, 0]]
         true = [self._text(tokens) for tokens in self._tokens(batch)]
         scores.update(predicted, true)
-        if not self.fitting and torch.equal(batch.lengths, batch.num_digits):  # not for sums
+        if not self.fitting and torch.equal(batch.lengths, batch.num_digits):  # not needed for sums
             self._update_maps(scores, output, batch, order)
 
     def _update_maps(
@@ -164,7 +164,7 @@ class SequenceRecognitionTask(Task):
     ) -> tuple[TeacherForcedOutput, Int[Tensor, " p"], Int[Tensor, " b"]]:
         """Return the output for the true sequences, the targets, and the order of the images."""
         # Labels 3 7 and padding, read as START 3 7 with the targets 3 7 END: `lengths + 1` words.
-        # The columns after that are not read.
+        # Later columns are not read.
         order = batch.lengths.argsort(descending=True, stable=True)
         lengths = batch.lengths[order]
         tokens = self._tokens(batch)[order]
@@ -175,7 +175,7 @@ class SequenceRecognitionTask(Task):
         return output, targets[output.rows, output.steps], order
 
     def _tokens(self, batch: DigitSequenceBatch) -> Int[Tensor, "b t"]:
-        """Return the vocabulary indices of the labels; those of padding are `PAD`."""
+        """Return the vocabulary indices of the labels, with `PAD` for padding."""
         padding = batch.labels == IGNORE_LABEL
         return (batch.labels + len(SPECIAL_TOKENS)).masked_fill(padding, PAD)
 
