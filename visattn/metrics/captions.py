@@ -16,7 +16,7 @@ from visattn.metrics.ptb_tokenizer import ptb_tokenize
 
 
 def score_signature(images: int, references: Iterable[int], *, java: Iterable[str] = ()) -> str:
-    """Return a line with the tokenizer, metric variants, numbers of references and images, version.
+    """Return a line with tokenizer, metric variants, numbers of references and images, and version.
 
     Example:
         >>> score_signature(3, [5, 4, 5])  # doctest: +ELLIPSIS
@@ -128,12 +128,12 @@ def _check_images(captions: Mapping[str, str], references: Mapping[str, Sequence
     if without_references := [image for image in captions if not references.get(image)]:
         raise ValueError(
             f"every caption must have a reference, but {format_names(without_references)} have "
-            "none; leave them out or add their references"
+            "none; remove them or add references"
         )
     if without_captions := [image for image in references if image not in captions]:
         raise ValueError(
             f"every image must have a caption, but {format_names(without_captions)} have none; "
-            "leave their references out to score only the others"
+            "remove their references to score only the others"
         )
 
 
@@ -155,7 +155,7 @@ def _python_scores(
         for caption, image_references in zip(captions, references, strict=True)
     ]
     columns["CIDEr-D"] = cider_d(caption_counts, reference_counts)
-    # The corpus scores are means over the images, those of BLEU apart.
+    # Corpus scores are means over images, except for BLEU.
     means = {name: math.fsum(column) / len(column) for name, column in columns.items()}
     return {**means, **dict(zip(BLEUS, corpus_bleu, strict=True))}, columns
 

@@ -140,7 +140,7 @@ def _rows_by_image(
     rows = np.flatnonzero(selected)
     rows = rows[np.argsort(image[rows], kind="stable")]
     images, first = np.unique(image[rows], return_index=True)
-    # Without rows np.split still gives one part, an empty one, which belongs to no image.
+    # Without rows np.split still returns one empty part, which belongs to no image.
     return dict(zip(images.tolist(), np.split(rows, first[1:]), strict=bool(len(rows))))
 
 
@@ -184,11 +184,11 @@ def _best_object(
     ignored: Bool[np.ndarray, " t"],
     threshold: float,
 ) -> int | None:
-    """Return the last object of the largest sufficient IoU, an ignored one only if need be."""
+    """Return the last object with the largest sufficient IoU, preferring ones that count."""
     for group in (free & ~ignored, free & ignored):
         columns = np.flatnonzero(group & (overlaps >= threshold))
         if len(columns):
-            # In pycocotools a later object of the same overlap replaces the one before.
+            # In pycocotools, a later object with the same overlap replaces an earlier one.
             best = columns[overlaps[columns] == overlaps[columns].max()]
             return int(best[-1])
     return None
@@ -203,7 +203,7 @@ def _precision_recall(
     total = sum(image.num_objects for image in images)
     if not total:
         return np.full((num_thresholds, num_levels), np.nan), np.full(num_thresholds, np.nan)
-    # The limit is one per image, so it cuts before the detections of all images are sorted.
+    # The limit is per image, so it is applied before the detections of all images are sorted.
     score = np.concatenate([image.score[:limit] for image in images])
     order = np.argsort(-score, kind="stable")
     correct = np.concatenate([image.correct[:, :limit] for image in images], 1)[:, order]
@@ -212,7 +212,7 @@ def _precision_recall(
     misses = (~correct & ~ignored).cumsum(1, dtype=np.float64)
     curve = np.zeros((num_thresholds, num_levels))
     for row, (predicted, false) in enumerate(zip(hits, misses, strict=True)):
-        # The first detections may all be ignored ones: 0 / 0 without the addend of pycocotools.
+        # If the first detections are all ignored this is 0 / 0, hence pycocotools' epsilon.
         precision = predicted / (predicted + false + np.spacing(1.0))
         envelope = np.maximum.accumulate(precision[::-1])[::-1]
         position = np.searchsorted(predicted / total, RECALL_LEVELS, side="left")

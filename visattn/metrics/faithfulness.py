@@ -154,13 +154,13 @@ def _conjugate_gradients(
     direction = preconditioned = _precondition(residual, grids)
     norm = inner_product(residual, preconditioned)
     for iteration in range(int(hole.sum((1, 2, 3)).amax()) if hole.numel() else 0):
-        # Reading the residual waits for the GPU; up to three needless steps do no harm.
+        # Reading the residual synchronizes with the GPU, so it is done every few steps.
         if iteration % 4 == 0 and float(residual.abs().amax()) <= max_residual:
             break
         product = matrix_product(direction)
         curvature = inner_product(direction, product)
-        # Each channel of each image is a system of its own. One that is solved has a curvature of 0
-        # and stays, while the others go on.
+        # Each channel of each image is a separate system. A solved one has zero curvature and is
+        # not changed while the others continue.
         step = torch.where(curvature > 0, norm / curvature.where(curvature > 0, 1.0), 0.0)
         x, residual = x.addcmul_(step, direction), residual.addcmul_(step, product, value=-1)
         preconditioned = _precondition(residual, grids)
@@ -175,7 +175,7 @@ def _coarse_grids(hole: Bool[Tensor, "b 1 y x"]) -> list[Bool[Tensor, "b 1 _ _"]
     grids: list[Tensor] = []
     known = (~hole).float()
     while max(known.shape[2:]) > 1 and not bool(known.all()):
-        # A tent reaches one node to each side. If one of the nine is known, the tent would move it.
+        # A tent reaches one node to each side, and must not change a known one.
         known = max_pool2d(known, 3, 2, 1)
         grids.append(known == 0)
     return grids
@@ -305,7 +305,7 @@ _TOLERANCE = 1e-4  # of the imputation, far below the added noise
 ScoreFunction = Callable[[Float[Tensor, "b c y x"]], Float[Tensor, " b"]]
 """Maps normalized images to one score each, such as the probability of a class.
 
-With more than one variant per batch it gets variant 0 of all images, variant 1 of all, ..."""
+With several variants per batch it gets variant 0 of all images, variant 1 of all images, ..."""
 
 
 @dataclass(frozen=True)
@@ -350,7 +350,7 @@ def pixel_ranks(
         tensor([[2, 0, 1]])
     """
     if not bool(values.isfinite().all()):
-        raise ValueError("maps must be finite to put pixels into an order, and some are not")
+        raise ValueError("maps must be finite to rank pixels")
     fine = interpolate(values[:, None], size, mode="bilinear", align_corners=False)[:, 0]
     generators = (torch.Generator().manual_seed(seed) for seed in seeds)
     ties = [torch.randperm(size[0] * size[1], generator=generator) for generator in generators]
@@ -366,7 +366,7 @@ def perturbation_curve(
     *,
     variants_per_batch: int = 1,
 ) -> Float[Tensor, "b s"]:
-    """Return the scores while shares of the pixels of the start images become those of the end.
+    """Return the scores while increasing shares of pixels change from the start to the end images.
 
     That many variants of all images are scored at once.
 
@@ -388,7 +388,7 @@ def perturbation_curve(
 
 @dataclass(frozen=True, eq=False)
 class PerturbationEnds:
-    """What insertion and deletion of any map of the same images start and end with.
+    """Ends of the insertion and deletion curves, shared by all maps of the same images.
 
     Args:
         blurred: Blurred images, from which insertion starts.

@@ -28,8 +28,8 @@ def box_coverage(
         tensor([[0.5000, 0.0000]])
     """
     rows, columns = grid
-    # Overlaps of boxes count once, so areas cannot be summed box by box. All edges of boxes and of
-    # cells together cut the image into tiles that are wholly inside or outside of each. Along one
+    # Overlaps of boxes count once, so areas cannot be summed box by box. The edges of all boxes and
+    # cells divide the image into tiles that are entirely inside or outside of each box. Along one
     # axis, for a box from 0.25 to 0.6 and two cells:
     #
     #     edges    0      0.25      0.5      0.6      1
@@ -79,8 +79,8 @@ def attention_correctness(
     Compare it with `uniform_baseline`: uniform attention over a large region also scores high.
 
     Args:
-        weights: Attention over the cells, at least 0; each map sums to 1. A sum that the rounding
-            of half precision made up to 1 % larger or smaller is divided out.
+        weights: Attention over the cells, at least 0; each map sums to 1. Deviations of up to 1 %,
+            from half precision, are normalized.
         coverage: Fraction of each cell inside the region.
 
     Raises:
@@ -155,7 +155,7 @@ def paper_correctness(
 def pointing_hit(
     weights: Float[Tensor, "*b gy gx"], boxes: Float[Tensor, "*#b n 4"]
 ) -> Bool[Tensor, "*b"]:
-    """Return whether the center of the maximum cell lies inside a box or on its edge.
+    """Return whether the center of the maximum cell is inside a box or on its edge.
 
     Args:
         weights: Attention over the cells; of several maxima the first in row-major order counts.

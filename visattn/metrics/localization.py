@@ -1,4 +1,4 @@
-"""Localization: pointing games, IoU of thresholded maps, and energy in things."""
+"""Localization: pointing games, IoU of thresholded maps, and energy inside objects."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def peak_locations(values: Float[Tensor, "b y x"]) -> Int[Tensor, "b 2"]:
-    """Return row and column of the maximum of each map; NaN (not seen) is left out.
+    """Return row and column of the maximum of each map; NaN (outside the input) is ignored.
 
     Among ties the one nearest to their centroid is returned, so that the maximum of an upsampled
     cell is its center and not its corner.
@@ -20,7 +20,7 @@ def peak_locations(values: Float[Tensor, "b y x"]) -> Int[Tensor, "b 2"]:
     """
     unseen = values.isnan()
     if bool(unseen.all(2).all(1).any()):
-        raise ValueError("a map must have a finite value to have a maximum, got a map of NaN only")
+        raise ValueError("a map must have a finite value, got only NaN")
     known = values.masked_fill(unseen, -torch.inf)
     largest = (known == known.amax((1, 2), keepdim=True)) & ~unseen
     rows = torch.arange(values.shape[1], device=values.device)[:, None].double()
@@ -36,7 +36,7 @@ def peak_locations(values: Float[Tensor, "b y x"]) -> Int[Tensor, "b 2"]:
 def pointing_game_hits(
     points: Int[Tensor, "b 2"], masks: Bool[Tensor, "b y x"], tolerance: float = 0.0
 ) -> Bool[Tensor, " b"]:
-    """Return the pointing game: whether each point lies in its region, within a tolerance.
+    """Return the pointing game: whether each point is in its region, within a tolerance.
 
     Points are row and column, the tolerance is a distance in pixels.
 
@@ -83,7 +83,7 @@ def threshold_iou(
     """Return the intersection over union of the region and the thresholded map.
 
     Args:
-        values: Maps; NaN outside the network's view is ignored.
+        values: Maps; NaN outside the input is ignored.
         masks: True inside the region.
         threshold: Threshold as a fraction of the range of the map; its mean if None.
 
@@ -118,9 +118,9 @@ def localization_scores(
     tolerance: float = 0.0,
     threshold: float | None = None,
 ) -> dict[str, float]:
-    """Return how well a map lies on a region; what the network did not see is left out.
+    """Return how well a map matches a region; the area outside the input is ignored.
 
-    A map that is the same everywhere points nowhere: it has no peak and no outline.
+    A constant map has no peak and no outline.
 
     Args:
         values: On the pixels of the image, as `AttentionMap.resize_to_image` returns them.
@@ -130,13 +130,13 @@ def localization_scores(
         threshold: As `threshold_iou` takes it.
 
     Returns:
-        `point`: 1 if the maximum of the map lies in the region, else 0; `energy`: fraction of its
+        `point`: 1 if the maximum of the map is in the region, else 0; `energy`: fraction of its
         mass inside; `iou`: of the region and the thresholded map; `area`: fraction of the visible
         image that the region covers, the energy of a uniform map. `point_box`, `energy_box` and
         `area_box` are those of the boxes.
 
     Raises:
-        ValueError: If nothing of the region was seen.
+        ValueError: If no part of the region is inside the input.
 
     Example:
         >>> mask = torch.tensor([[False, True, True, False]])
@@ -161,7 +161,7 @@ def localization_scores(
 
 
 def is_constant_map(values: Float[Tensor, "*axes"]) -> bool:
-    """Return whether a map is constant or infinite somewhere within the network's view.
+    """Return whether a map is constant, or not finite somewhere inside the input.
 
     Example:
         >>> is_constant_map(torch.zeros(2, 2)), is_constant_map(torch.tensor([0.0, torch.nan, 1.0]))

@@ -158,7 +158,7 @@ def lcs_length(words: Sequence[str], other: Sequence[str]) -> int:
     return len(words) - row.bit_count()
 
 
-SIGMA = 6.0  # of the bell curve over the difference of lengths
+SIGMA = 6.0  # sigma of the Gaussian penalty for length differences
 
 
 class IdfTable(NamedTuple):
@@ -230,7 +230,7 @@ def idf_table(references: Sequence[Sequence[NgramCounts]]) -> IdfTable:
 
 
 def weighted_cider_d(caption: WeightedNgrams, references: Sequence[WeightedNgrams]) -> float:
-    """Return CIDEr-D of one caption, 0 to 10, from n-grams weighted by their rarity."""
+    """Return CIDEr-D of one caption, 0 to 10, from TF-IDF-weighted n-grams."""
     total = sum(_likeness(caption, reference) for reference in references)
     return 10 * total / MAX_ORDER / len(references)
 
@@ -253,13 +253,13 @@ def weighted_ngrams(ngrams: NgramCounts, idf: IdfTable) -> WeightedNgrams:
 
 
 def _likeness(caption: WeightedNgrams, reference: WeightedNgrams) -> float:
-    """Return the sum of the cosines over n-gram orders, counts clipped to the reference."""
+    """Return the sum of cosines over n-gram orders, with counts clipped to the reference."""
     total = 0.0
     rows = zip(caption.weights, caption.norms, reference.weights, reference.norms, strict=True)
     for ours, norm, theirs, other_norm in rows:
         shared = ours.keys() & theirs.keys()
         if not shared:
-            break  # nor do they share a longer n-gram
+            break  # then they share no longer n-gram either
         if norm and other_norm:
             product = sum(min(ours[gram], theirs[gram]) * theirs[gram] for gram in shared)
             total += product / (norm * other_norm)

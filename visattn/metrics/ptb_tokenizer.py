@@ -60,11 +60,11 @@ def separate_unspaced(text: str) -> str:
 
 
 def word_spaces(words: Sequence[str]) -> tuple[bool, ...]:
-    """Return whether a space stands before each word of a text; () if one does before all.
+    """Return whether each word of a text has a space before it; () if all have.
 
-    None stands between letters of scripts that have no spaces between words, unless they would
-    become a single word: Thai and Lao am, which is drawn above the letter before it, and letters
-    that are stacked below the one before them.
+    There is none between letters of scripts without spaces, unless they would become a single word:
+    Thai and Lao am, which is drawn above the previous letter, and letters stacked below the
+    previous one.
 
     Example:
         >>> word_spaces(["两", "只", "狗", "t-shirt", "红"])
@@ -313,7 +313,7 @@ def _token_ends(shape: str, start: int) -> tuple[int, ...]:
     pattern = ""
     for rule in _RULES[_character_kind(shape[start])]:
         match = rule.match(shape, start)
-        # Of equally long matches the first rule has the token, so the order of the rules matters.
+        # Of equally long matches the first rule wins, so the order of the rules matters.
         if match is not None and match.end() > longest:
             longest = match.end()
             pattern = rule.pattern
@@ -357,7 +357,7 @@ def ptb_tokenize(caption: str) -> list[str]:
     single token that contains a no-break space. Text that is rare in captions, such as HTML
     entities and rare scripts, may be tokenized differently. In scripts without spaces between
     words (Chinese, Japanese, Thai, Lao, Burmese, Khmer) each letter is a token, so that scores
-    compare characters; the official tokenizer takes a whole sentence for one token.
+    compare characters; the official tokenizer treats a whole sentence as one token.
 
     Args:
         caption: Raw text. Line breaks and emoji count as spaces.

@@ -36,7 +36,7 @@ def cascading_module_groups(model: nn.Module, num_groups: int) -> list[tuple[str
 def shuffle_weights(model: nn.Module, sites: Sequence[str], seed: int = 0) -> Iterator[None]:
     """Shuffle the own weights of modules inside the `with` block, in place.
 
-    After it they are as before to the bit, also after an exception.
+    They are restored exactly afterwards, also after an exception.
 
     Example:
         >>> model = nn.Linear(3, 1)
@@ -74,8 +74,8 @@ def cascading_randomization(
     """Return the similarity of maps to their originals under cascading randomization.
 
     Weights are shuffled from the logits towards the input, cumulatively. The maps of a method that
-    explains the model change with it; a similarity near 1 to the end means that the maps depend on
-    the image only.
+    explains the model change with it; a similarity that stays near 1 means that the maps depend
+    only on the image.
 
     Args:
         model: Model whose weights are shuffled and restored.
@@ -94,15 +94,15 @@ def cascading_randomization(
 
     Source:
         Adebayo et al. 2018, arXiv:1810.03292, section 3.1, cascading randomization. Deviation:
-        the numbers of each weight are shuffled rather than drawn anew, so that their spread stays
-        and no initialization has to be known.
+        the values of each weight are shuffled instead of sampled, which keeps their distribution
+        and needs no initialization scheme.
     """
     intact = maps()
     likeness: list[Tensor] = []
     done: tuple[str, ...] = ()
     for group in cascading_module_groups(model, num_steps):
         done += group
-        # Earlier groups come first in `done`: with the same seed they are shuffled as before.
+        # Earlier groups come first in `done`, so the same seed shuffles them equally.
         with shuffle_weights(model, done, seed):
             likeness.append(map_similarity(intact, maps()))
     return torch.stack(likeness, 1)
@@ -111,9 +111,9 @@ def cascading_randomization(
 def map_similarity(
     maps: Float[Tensor, "b y x"], others: Float[Tensor, "b gy gx"]
 ) -> Float[Tensor, " b"]:
-    """Return the rank correlation of maps, the second ones brought to the grid of the first.
+    """Return the rank correlation of maps; the second ones are resampled to the grid of the first.
 
-    What is not a number counts as 0: a model without its weights may give anything.
+    NaN counts as 0, since a randomized model may output it.
 
     Example:
         >>> rising = torch.tensor([[[0.0, 1.0, 2.0]]])

@@ -17,8 +17,8 @@ from visattn.results.kinds import MapKind
 from visattn.results.map_boxes import BOX_THRESHOLD, MapBox, MapBoxes, part_boxes
 from visattn.results.records import Result, shown
 
-_UNIFORM = 0.25  # share of the mean by which the cells of a nearly uniform map differ from it
-_COARSE = 4  # cells of a side below which a map hardly says where
+_UNIFORM = 0.25  # maximum deviation from the mean in a nearly uniform map, as a share of the mean
+_COARSE = 4  # grids with fewer cells per side are reported as coarse
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,8 +39,8 @@ class AttentionMap(Result):
             None if unknown.
         info: How they were computed.
         labels: A name for each map of the first axis; () for none.
-        margin: Pixels of the network's input that no cell covers, above and below, and left and
-            right; more than 0 only for networks without padding.
+        margin: Uncovered pixels of the network's input at top and bottom, and left and right; above
+            0 only for networks without padding.
 
     Raises:
         ValueError: If the labels do not match the first axis.
@@ -82,16 +82,16 @@ class AttentionMap(Result):
         """Return maps that were computed elsewhere, placed on their image.
 
         Args:
-            values: Array or tensor `[..., y, x]` that covers the network's input from edge to
-                edge, at any resolution; `[..., c, y, x]` with `channels`, as Captum's attributions.
+            values: Array or tensor `[..., y, x]` that covers the network's input, at any
+                resolution; `[..., c, y, x]` with `channels`, as Captum's attributions.
             transform: Preprocessing that the image went through: a deterministic transform of
                 torchvision or timm, a `ResizeSpec` or a `Geometry`; None if the input was the image
                 itself.
-            image_size: Height and width of the upright image; needed unless `transform` is a
-                `Geometry`. Without either, the maps have no geometry.
+            image_size: Height and width of the image after EXIF rotation; needed unless `transform`
+                is a `Geometry`. Without either, the maps have no geometry.
             channels: How the axis of the color channels is reduced; Captum's visualization takes
                 the sum. None if there is none.
-            site: Name of what computed them.
+            site: Name of their source.
 
         Raises:
             ValueError: If a transform is unknown or random, or has no image size.
@@ -116,7 +116,7 @@ class AttentionMap(Result):
     def to_attributions(
         self, channels: int = 3, size: tuple[int, int] | None = None
     ) -> Float[Tensor, "b c y x"]:
-        """Return maps as attributions of the network's input, as Captum and Quantus take them.
+        """Return maps as attributions of the network's input, for Captum and Quantus.
 
         They are interpolated bilinearly; the sum over the channels is the map.
 
@@ -161,7 +161,7 @@ class AttentionMap(Result):
         return f"AttentionMap({', '.join(filter(None, parts))})"
 
     def _repr_png_(self) -> bytes | None:
-        """Return the maps as an image for notebooks, on one scale, which stands below.
+        """Return the maps as an image for notebooks, with one color scale.
 
         `visattn.overlay(photo, attention_map)` draws one of them on its photo.
 
@@ -183,7 +183,7 @@ class AttentionMap(Result):
 
     def __getitem__(self, index: int | slice) -> "AttentionMap":
         """Return one map or a slice of them; a single map keeps its label in `info`."""
-        len(self)  # refuses a single map, whose rows are no maps
+        len(self)  # raises for a single map, whose rows are not maps
         if isinstance(index, slice):
             return replace(self, values=self.values[index], labels=self.labels[index])
         info = replace(self.info, label=self.labels[index]) if self.labels else self.info
@@ -213,7 +213,7 @@ class AttentionMap(Result):
         return replace(self, geometry=geometry.inset(self.margin))
 
     def display_range(self) -> tuple[float, float]:
-        """Return the values (vmin, vmax) between which these maps should be drawn, all alike.
+        """Return one display range (vmin, vmax) for these maps.
 
         For gates vmax is 1. For weights that sum to 1 it is the median of the maps' peaks, and at
         least four times the uniform weight, so that nearly uniform attention is drawn faintly. For
@@ -237,11 +237,11 @@ class AttentionMap(Result):
     def resize_to_image(
         self, size: tuple[int, int] | None = None, *, smooth: bool = True
     ) -> Float[Tensor, "*axes y x"]:
-        """Resample the map to the pixels of the image; NaN where the map does not reach.
+        """Resample the map to the pixels of the image; NaN outside of the map.
 
         Each pixel gets the value at its center, as `align_corners=False` does. Values are not
-        rescaled, and lie between those of the surrounding cells. Pixels beyond the centers
-        of the outermost cells get the value of the nearest one, up to a whole cell away.
+        rescaled, and are between those of the surrounding cells. Pixels beyond the centers of the
+        outermost cells get the value of the nearest one, up to a whole cell away.
 
         Args:
             size: Height and width of the result; by default those of the image.
@@ -267,9 +267,9 @@ class AttentionMap(Result):
                 f"the map must have a geometry to be resized to the image, {self.site} has none; "
                 "call with_geometry(geometry) first"
             )
-        # Axes are resampled one by one, as no geometry mixes them: it scales, moves or flips. An
-        # image 8 wide, the middle of which (x from 2 to 6) became an input 2 wide, and a map of
-        # two cells with the values 0 and 1:
+        # Axes are resampled separately, since geometries only scale, translate or flip. Example: an
+        # image of width 8, whose center (x from 2 to 6) became an input of width 2, and a map of
+        # two cells with values 0 and 1:
         #
         #     pixel of the image    0    1    2    3     4     5    6    7
         #     x of its center       0.5  1.5  2.5  3.5   4.5   5.5  6.5  7.5
@@ -295,16 +295,16 @@ class AttentionMap(Result):
         """Return boxes around the parts of the image where each map is high.
 
         They enclose the pixels of `resize_to_image` at or above the threshold, part by part; pixels
-        that touch at a side or a corner are one part. What the network did not see is in none. Only
-        positive values count, so a map that is nowhere above 0 has no box.
+        that touch at a side or a corner are one part. They do not include pixels outside the input.
+        Only positive values count, so a map that is nowhere above 0 has no box.
 
         Args:
             threshold: Share of the peak of each map on the image, in (0, 1].
             smooth: Interpolate between cell centers, as maps are drawn; if False, parts consist of
-                whole cells.
+                entire cells.
 
         Raises:
-            ValueError: If the maps have no place on an image.
+            ValueError: If the maps have no geometry.
 
         Example:
             >>> values = torch.tensor([[0.0, 1.0, 0.0, 0.2]])
@@ -323,7 +323,7 @@ class AttentionMap(Result):
 
 
 def transform_geometry(transform: Any, image_size: tuple[int, int] | None) -> Geometry | None:
-    """Return where the output of a transform lies on an image; None without both.
+    """Return the geometry of a transform's output on an image; None without both.
 
     Args:
         transform: Steps of torchvision or timm, a `ResizeSpec` or a `Geometry`; None for no step.
@@ -356,8 +356,7 @@ def resample_to_input(
 ) -> Float[Tensor, "*axes y2 x2"]:
     """Return maps at every pixel of the network's input, interpolated bilinearly between cells.
 
-    The size is that of the input. A margin that no cell covers has the values of the outermost
-    cells.
+    The size is that of the input. Uncovered margins get the values of the outermost cells.
 
     Example:
         >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4))
@@ -397,8 +396,7 @@ def _resample_axis(
     last = values.shape[axis] - 1
     if not smooth:
         return _index_axis(values, positions.floor().long().clamp(0, last), axis)
-    # From here, whole numbers are the centers of cells; beyond the outermost ones their value
-    # stays.
+    # From here on, integers are centers of cells; values are constant beyond the outermost ones.
     positions = (positions - 0.5).clamp(0, last)
     lower = positions.floor().long().clamp(max=max(last - 1, 0))
     weight = (positions - lower).to(values)
@@ -421,14 +419,14 @@ def empty_map_reason(values: Float[Tensor, "*axes"]) -> str:
         ('the map is zero everywhere', '')
     """
     if not bool(torch.isfinite(values).all()):
-        return "the map holds NaN or infinity"
+        return "the map has NaN or infinity"
     if not bool(values.any()):
         return "the map is zero everywhere"
     return ""
 
 
 def map_note(values: Float[Tensor, "*axes y x"]) -> str:
-    """Return what a reader of maps should know: that they are nearly uniform, or coarse.
+    """Return a note on maps that are nearly uniform or coarse; "" for others.
 
     Example:
         >>> map_note(torch.full((4, 5), 0.2)), map_note(torch.eye(2)), map_note(torch.eye(4))

@@ -15,7 +15,7 @@ from visattn.results.records import UNSAVED, Result, shown
 
 
 class Phrase(NamedTuple):
-    """A noun phrase of a caption, with the boxes of what it refers to.
+    """A noun phrase of a caption, with the boxes of its objects.
 
     Example:
         >>> Phrase(1, 2, ((0.0, 0.5, 1.0, 1.0),), ("scene",), "green grass").num_words
@@ -29,7 +29,7 @@ class Phrase(NamedTuple):
     boxes: tuple[Box, ...]
     """Left, top, right, bottom, from 0 to 1 across the image or the network's input."""
     types: tuple[str, ...]
-    """Such as `people`, `animals`, `scene`."""
+    """Category, such as `people`, `animals`, `scene`."""
     text: str
     """The words in lower case, joined by single spaces."""
 
@@ -79,14 +79,14 @@ class Caption(Result):
     image: str = ""
     """Name of the image file; "" if unknown."""
     gate_symbol: str = _GATE
-    """Symbol of the gates in figures; "on photo" for the share of a word's attention that lies on
-    the photo, where words also attend text and padding."""
+    """Symbol of the gates in figures; "on photo" for the share of a word's attention on the photo,
+    if words also attend to text and padding."""
     notes: str = ""
-    """How the maps were made: method, layers, heads, controls; "" for the model's own attention."""
+    """Settings of the maps: method, layers, heads, controls; "" for the model's own attention."""
     thumbnail: UInt8[np.ndarray, "y x 3"] | None = field(default=None, metadata=UNSAVED)
     """The photo at up to 640 pixels, for notebooks."""
     spaces: tuple[bool, ...] = ()
-    """Whether white space stands before each word; () if it does before all."""
+    """Whether each word has a space before it; () if all have."""
     phrases: tuple[GroundedPhrase, ...] = ()
     """Annotated phrases that occur in it, from `ground_phrases`."""
 
@@ -108,7 +108,7 @@ class Caption(Result):
 
     @property
     def quantity(self) -> str:
-        """What the values of the maps are, for legends."""
+        """Label of the values of the maps, for legends."""
         return self.maps.info.quantity or "attention"
 
     @property
@@ -125,7 +125,7 @@ class Caption(Result):
         return any(gate < 1 for gate in self.gates)
 
     def drawable(self) -> "Caption":
-        """Return the caption as figures show it: one without a word says so on the bare photo."""
+        """Return the caption for figures; one without words gets a placeholder."""
         if self.words:
             return self
         values = torch.zeros(1, *self.maps.values.shape[1:])

@@ -1,4 +1,4 @@
-"""Info of maps: how they were made and what they explain."""
+"""Info of maps: settings and targets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -10,11 +10,11 @@ from visattn.results.records import Result
 
 @dataclass(frozen=True)
 class Thing(Result):
-    """What of an output a map explains: a pixel, a region, a box or a query.
+    """Target of a map of dense outputs: a pixel, a region, a box or a query.
 
     Args:
         kind: `pixel`, `region`, `box` or `query`.
-        runs: Lengths of its runs of cells, outside and inside by turns, row by row.
+        runs: Run-length encoding of its cells in row-major order, alternating outside and inside.
 
     Example:
         >>> Thing("pixel", point=(132, 52)).kind
@@ -31,9 +31,9 @@ class Thing(Result):
 
 @dataclass(frozen=True)
 class MapInfo(Result):
-    """How a map was made.
+    """Settings and target of a map.
 
-    What a method, a recorder or a pipeline says besides is in `more`. Maps of several texts have a
+    Other entries of methods, recorders or pipelines are in `more`. Maps of several texts have a
     list of targets, scores and cosine similarities.
 
     Args:
@@ -42,11 +42,11 @@ class MapInfo(Result):
         model: Name of the model.
         layer: Name of the layer, or its index among recorded ones.
         call: Which call of a recorded module, from 0.
-        prefix_tokens: Kinds of the tokens before those on the grid of a recorded layer; None for
-            what is not attention among tokens.
+        prefix_tokens: Kinds of the tokens before those on the grid of a recorded layer; None if it
+            is not attention among tokens.
         image: Name of the image.
-        note: What a reader of the figure should know.
-        label: Of one map out of several.
+        note: Note for figures.
+        label: Label of one map of several.
         target: Index of the explained class; None for none.
         class_name: Its name; "" if it is unknown.
         score: Value of the model's output that is explained, such as the logit of the class.
@@ -56,8 +56,8 @@ class MapInfo(Result):
         signed: Whether negative values count against the target.
         empty: Why the map is empty; "" if it is not.
         texts: Texts whose maps share one scale.
-        places: How hard attention selects places: `argmax`, `sample`, `expectation`.
-        quantity: What the values are; "" for attention.
+        places: How hard attention selects positions: `argmax`, `sample`, `expectation`.
+        quantity: Label of the values; "" for attention.
         policy: Which policy placed the glimpses.
         seed: Its seed.
         outside: For each query, the share of its weight outside of the image.
@@ -96,7 +96,7 @@ class MapInfo(Result):
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __or__(self, other: "MapInfo") -> "MapInfo":
-        """Return what both say; where both say something, the other one counts.
+        """Return the union of both; the other one has priority.
 
         Example:
             >>> MapInfo("gradcam", layer="layer3") | MapInfo(layer="layer4", score=2.5)

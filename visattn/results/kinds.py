@@ -1,4 +1,4 @@
-"""What several subpackages share: kinds of maps, splits, special tokens, classes, index cards."""
+"""Shared by several subpackages: kinds of maps, splits, special tokens, classes, index cards."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -8,7 +8,7 @@ MapKind = Literal[
 ]
 
 Split = Literal["train", "validation", "test", "novel"]
-"""Parts of a dataset; `novel` tests what training never combined, for data that know it."""
+"""Splits of a dataset; `novel` has combinations that training lacks, if the data define them."""
 
 SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
 
@@ -16,7 +16,7 @@ PAD, START, END, UNKNOWN = range(4)
 
 
 def checked_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a vocabulary as a tuple; refuse one that does not begin with `SPECIAL_TOKENS`.
+    """Return a vocabulary as a tuple; it must begin with `SPECIAL_TOKENS`.
 
     Example:
         >>> len(checked_words([*SPECIAL_TOKENS, "red"]))
@@ -34,7 +34,7 @@ IGNORE_LABEL = -100
 """Label of padding: the default `ignore_index` of PyTorch's losses."""
 
 IGNORE_CLASS = 255
-"""Class number of pixels in a label map that losses and metrics leave out."""
+"""Class index of pixels in a label map that losses and metrics ignore."""
 
 BACKGROUND = "background"
 """Name of the class of pixels without an object; in a segmentation model it is class 0."""
@@ -43,7 +43,7 @@ NO_OBJECT = -1
 """Label of padding in a batch of targets."""
 
 Places = Literal["argmax", "sample", "expectation"]
-"""How hard attention selects the place of each word."""
+"""How hard attention selects the position of each word."""
 
 WordMethod = Literal[
     "attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam", "occlusion"
@@ -57,7 +57,7 @@ WORD_QUANTITIES = {
     "gradcam": "Grad-CAM",
     "occlusion": "decrease of log-probability",
 }
-"""What the maps of methods other than attention show, for legends."""
+"""Labels of the values of methods other than attention, for legends."""
 
 
 class Card(NamedTuple):
@@ -67,8 +67,8 @@ class Card(NamedTuple):
         page: File to which the card links, in the folder of the index.
         thumbnail: Data URL of a small image.
         label: The predicted class; "" without classes.
-        probability: That of the class.
-        truth: The class that the folder of the photo names; "" if it names none.
+        probability: Probability of the class.
+        truth: Class that the folder of the photo is named after; "" if none.
     """
 
     name: str

@@ -12,8 +12,7 @@ from visattn.geometry.affine import Box
 from visattn.results.records import Result
 
 BOX_THRESHOLD = 0.5
-"""Share of the peak: of 0.1 to 0.8 the one with which most boxes of Grad-CAM fit the objects of
-photos."""
+"""Share of the peak; of 0.1 to 0.8, the one with which most Grad-CAM boxes fit objects."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class MapBox:
     box: Box
     """Left, top, right, bottom in pixels of the upright image."""
     score: float
-    """Share of the positive mass of the map on the image that lies in the part, from 0 to 1."""
+    """Share of the positive mass of the map that is in the part, from 0 to 1."""
     peak: float
     """Highest value of the part."""
     label: str = ""
@@ -34,12 +33,12 @@ class MapBox:
 
 @dataclass(frozen=True)
 class MapBoxes(Result):
-    """Boxes of one map or several, those of a map in descending order of their scores.
+    """Boxes of one or more maps, in descending order of scores per map.
 
     Args:
-        threshold: Share of the peak of each map from which a pixel belongs to a part.
+        threshold: Minimum value of the pixels of a part, as a share of the peak of each map.
         image_size: Height and width of the upright image.
-        num_maps: Number of maps, also of those without a box.
+        num_maps: Number of maps, including those without a box.
     """
 
     boxes: tuple[MapBox, ...]

@@ -1,6 +1,6 @@
-"""Results as JSON: the fields of a dataclass by their names, read back by their types.
+"""Results as JSON: fields of dataclasses by name, decoded by their types.
 
-Arrays of strangers are read without pickle, in bounded memory.
+Untrusted arrays are read without pickle, in bounded memory.
 """
 
 import base64
@@ -30,15 +30,15 @@ from visattn.io.safe_text import open_regular_file
 T = TypeVar("T")
 UNSAVED = {"saved": False}
 """Metadata of a field that is not part of records."""
-MAX_BYTES = 2**30  # of an array
+MAX_BYTES = 2**30  # maximum size of an array
 _hints = cache(get_type_hints)
 show = {
     "AttentionMap": "visattn.viz.html.notebook:notebook_map",
     "Caption": "visattn.viz.html.notebook:notebook_caption",
     "ScanPath": "visattn.viz.scanpaths:notebook_scanpath",
 }
-"""How notebooks show a result: class names with the `"module:function"` that draws it. Drawing
-stands above results and is imported when a notebook asks for it."""
+"""How notebooks show a result: class names with the `"module:function"` that draws them, which is
+imported on demand."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Result:
     """A result that can be written to a file."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as values of JSON.
+        """Return the fields as JSON values.
 
-        Arrays are nested lists; pixels, and arrays that JSON cannot hold because they are empty
-        or not finite, are a compressed .npz file in base 64.
+        Arrays are nested lists; pixels, and arrays that JSON cannot represent because they are
+        empty or not finite, are compressed .npz files in base64.
         """
         return to_dict(self)
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
-        """Return the result of a record, whose other keys are ignored."""
+        """Return the result from a record; other keys are ignored."""
         return from_dict(cls, record)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -73,7 +73,7 @@ class Result:
 
 
 def to_dict(result: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as values of JSON.
+    """Return the fields of a dataclass as JSON values.
 
     Example:
         >>> from visattn import Geometry
@@ -119,7 +119,7 @@ def _packed(array: Shaped[np.ndarray, "..."]) -> str:
 
 
 def _decode(kind: Any, value: Any) -> Any:
-    """Return a value of JSON as the type of a field."""
+    """Decode a JSON value to the type of a field."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, types.UnionType):
         return None if value is None else _decode(_alternative(inner, value), value)
@@ -140,7 +140,7 @@ def _decode(kind: Any, value: Any) -> Any:
 
 
 def _alternative(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Return the type among several that a value of JSON stands for."""
+    """Return the member of a union type that fits a JSON value."""
     plain = [kind for kind in kinds if kind in (str, int, float, bool)]
     others = [kind for kind in kinds if kind not in plain and kind is not type(None)]
     if others and (isinstance(value, list | dict) or not plain):
@@ -149,7 +149,7 @@ def _alternative(kinds: tuple[Any, ...], value: Any) -> Any:
 
 
 def shown(result: object) -> Any:
-    """Return what a notebook shows of a result; None if nothing draws it.
+    """Return the notebook representation of a result; None if there is none.
 
     Example:
         >>> shown(object()) is None
@@ -165,7 +165,7 @@ def shown(result: object) -> Any:
 def read_array(file: Path | BufferedIOBase, name: str = "maps") -> Shaped[np.ndarray, "..."]:
     """Return the array of a .npy file, or the only or named array of a .npz file, without pickle.
 
-    A few kilobytes may announce gigabytes: what an archive unpacks to is compared before.
+    A few kilobytes may unpack to gigabytes, so the size is checked first.
 
     Raises:
         ValueError: If the file is damaged, holds several arrays and none of this name, or objects,

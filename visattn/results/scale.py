@@ -1,4 +1,4 @@
-"""Color scales of maps: the values at the ends of the colormap, by rule."""
+"""Color scales of maps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +13,10 @@ from visattn.results.records import Result
 
 ScaleRule = Literal["image", "global", "percentile"]
 RULES: tuple[ScaleRule, ...] = get_args(ScaleRule)
-_PERCENTILE = 99  # at which outliers are clipped
+_PERCENTILE = 99  # percentile for clipping outliers
 _TAIL = 1 - _PERCENTILE / 100
-_MANY_CELLS = 64 * 64  # above it, a few outliers would darken the rest of the map
-_NEARLY_ZERO = 1e-12  # below it, what is drawn is mostly rounding
+_MANY_CELLS = 64 * 64  # maximum / percentile, above which outliers would darken the rest of the map
+_NEARLY_ZERO = 1e-12  # smaller values are mostly rounding errors
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class MapScale(Result):
     """Color scale of a rendered map.
 
     Args:
-        rule: Rule by which it was chosen.
+        rule: Rule for the ends.
         vmin: Value at the lower end of the colormap.
         vmax: Value at the upper end.
         signed: Whether there are negative values: colors then go from `-vmax` to `vmax`.
-        values: Lowest and highest value of the maps; those beyond an end are drawn like it. None
-            if they are not known.
+        values: Lowest and highest value of the maps, which are clipped to the ends. None if
+            unknown.
         percentile: Percentile at which outliers are clipped; None if none are.
 
     Example:
@@ -54,14 +54,14 @@ class MapScale(Result):
 
     @property
     def clipped(self) -> tuple[bool, bool]:
-        """Whether values lie below the lower end, and above the upper one."""
+        """Whether values are below the lower end, and above the upper end."""
         low, high = self.values or (self.lowest, self.vmax)
         slack = 1e-5 * max(abs(self.lowest), abs(self.vmax))  # float32 rounds the ends
         return low < self.lowest - slack, high > self.vmax + slack
 
     @property
     def ends(self) -> tuple[str, str]:
-        """Both ends as text, with a sign where values lie beyond them."""
+        """Both ends as text, with ≤ or ≥ if values were clipped."""
         below, above = self.clipped
         return format_end(self.lowest, below=below), format_end(self.vmax, above=above)
 
@@ -72,12 +72,12 @@ class MapScale(Result):
 
     @property
     def is_nearly_zero(self) -> bool:
-        """Whether the maps have values, but only such as rounding leaves."""
+        """Whether all values are rounding errors."""
         return self.values is not None and 0 < max(map(abs, self.values)) < _NEARLY_ZERO
 
     @property
     def note(self) -> str:
-        """What a reader of the colors should know besides their ends; "" if nothing."""
+        """Note on the scale; "" if there is none."""
         if self.is_nearly_zero:
             return "nearly zero"
         if self.percentile is None or not any(self.clipped):
@@ -88,7 +88,7 @@ class MapScale(Result):
 
 
 def format_end(value: float, *, below: bool = False, above: bool = False) -> str:
-    """Return the end of a color scale as text, with a sign if values lie beyond it.
+    """Return an end of a color scale as text, with ≤ or ≥ if values were clipped.
 
     Args:
         value: Value at the end.
@@ -100,7 +100,7 @@ def format_end(value: float, *, below: bool = False, above: bool = False) -> str
         ('≥ 0.25', '≤ 0.1', '0.25')
     """
     sign = "\N{LESS-THAN OR EQUAL TO} " * below + "\N{GREATER-THAN OR EQUAL TO} " * above
-    # 110 and not 1.1e+02, which few read as a number at a glance
+    # 110, not 1.1e+02
     number = f"{value:.0f}" if 100 <= abs(value) < 1e5 else f"{value:.2g}"
     return f"{sign}{number}".replace("-", "\N{MINUS SIGN}")
 
@@ -114,8 +114,8 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
 
     `image`, and `global` over several images, go from 0 to the maximum; for attention weights the
     upper end is at least four times the uniform weight. Maps at pixel resolution are clipped at
-    their 99th percentile. Scores far from 0, as those of RISE, start at the minimum. `percentile`
-    clips 1 % of the cells at each end, which shows small differences.
+    their 99th percentile. Scores far from 0, such as those of RISE, start at the minimum.
+    `percentile` clips 1 % of the cells at each end, which shows small differences.
 
     Args:
         maps: One map for `image` and `percentile`, or one per image.
@@ -143,7 +143,7 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
         if low < high:
             return MapScale(rule, low, high, signed, ends, _PERCENTILE)
     low, high = 0.0, max(map(_top, maps)) or 1.0
-    # Scores that are far from 0 everywhere would be drawn in one color on a scale from 0.
+    # Scores far from 0 would all have the same color on a scale from 0.
     least, most = float(sizes.min()), float(sizes.max())
     if least < most and any(each.info.method == "rise" for each in maps):
         low, high = least, high if most > 0 else most
@@ -152,7 +152,7 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
 
 
 def _top(attention_map: AttentionMap) -> float:
-    """Return the value at the upper end of the colors of one map."""
+    """Return the upper end of the color scale of one map."""
     magnitudes = _magnitudes(attention_map)
     if _has_outliers(attention_map):
         return float(magnitudes.double().quantile(1 - _TAIL)) or float(magnitudes.max())

@@ -19,7 +19,7 @@ from visattn.results.records import Result, shown
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answer(Result):
-    """The answer to a question about an image, with where the model looked."""
+    """The answer to a question about an image, with its attention maps."""
 
     question: str
     words: tuple[str, ...]
@@ -36,7 +36,7 @@ class Answer(Result):
     image: str = ""
     """Name of the image file; "" if unknown."""
     notes: tuple[str, ...] = ()
-    """What limits the answer, such as unknown words; and how the maps were made."""
+    """Notes on the answer, such as unknown words, and settings of the maps."""
 
     @property
     def text(self) -> str:
