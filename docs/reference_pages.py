@@ -18,8 +18,7 @@ ROOMS = sorted(stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi"))
 HERE = Path(__file__).parent
 GALLERY = (
     "The same two photos for all methods, with `imagenet-classifier` and the classes that it "
-    "predicts: Siamese cat and dining table. Methods for transformers are shown on synthetic "
-    "scenes, since no pretrained ViT comes with visattn."
+    "predicts: Siamese cat and dining table. `make pictures` draws them."
 )
 WHEN = {
     "features": (
@@ -39,8 +38,10 @@ WHEN = {
     "tokens": (
         "For transformers",
         "They need self-attention over image tokens. `attention` and `rollout` only use its "
-        "weights; the others depend on the class. Here: a small ViT, trained on scenes with one "
-        "shape.",
+        "weights; the others depend on the class. No pretrained ViT comes with visattn: here the "
+        "mean over the 7 × 7 cells of `imagenet-classifier` is replaced by a class token that "
+        "attends to them, trained for a minute on crops of the sample photos. With this single "
+        "layer, rollout is the attention, up to a factor.",
     ),
     "gates": (
         "For inserted blocks",

@@ -17,7 +17,6 @@ from torchvision.transforms import v2
 import visattn as va
 from visattn.attribution import METHODS
 from visattn.cli import main as visattn
-from visattn.models import TimmClassifier
 
 DOCS = Path(__file__).parents[1] / "docs"
 WIDTH = 1300  # pixels
@@ -103,11 +102,13 @@ class CellAttention(nn.Module):
 class AttentionPooling(nn.Module):
     """A classifier in which a class token attends to the cells, in place of their mean."""
 
-    def __init__(self, classifier: TimmClassifier) -> None:
+    def __init__(self, classifier: Any) -> None:
         super().__init__()
-        self.backbone, self.head = classifier.backbone, classifier.head
-        self.token = nn.Parameter(torch.zeros(classifier.head.in_features))
-        self.attention = CellAttention(classifier.head.in_features)
+        self.backbone: Any = classifier.backbone
+        self.head: Any = classifier.head
+        dim = self.head.in_features
+        self.token = nn.Parameter(torch.zeros(dim))
+        self.attention = CellAttention(dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of normalized images."""
@@ -122,10 +123,10 @@ class AttentionPooling(nn.Module):
 def explainer_with_tokens() -> va.Explainer:
     """Train an attention pooling on crops of the sample photos, for a minute.
 
-    It learns the classes that the classifier predicts: so it attends to what they are seen by.
+    The targets are the classes that the classifier predicts, so it attends to their evidence.
     """
     torch.manual_seed(0)
-    classifier = va.load("imagenet-classifier").requires_grad_(requires_grad=False)
+    classifier: Any = va.load("imagenet-classifier").requires_grad_(requires_grad=False)
     crop = v2.Compose([v2.RandomResizedCrop(224, scale=(0.1, 1)), v2.RandomHorizontalFlip()])
     photos = [decode_image(str(each), ImageReadMode.RGB) for each in va.sample_photos()]
     pixels = classifier.normalize(torch.stack([crop(each) for each in photos for _ in range(25)]))

@@ -33,7 +33,7 @@ def test_nan_cells_are_excluded() -> None:
     assert result["iou"] == pytest.approx(1 / 4)
     with pytest.raises(ValueError, match="no part of the region is visible"):
         localization_scores(values, MASK & values.isnan(), BOX)
-    with pytest.raises(ValueError, match="got a map of NaN only"):
+    with pytest.raises(ValueError, match="got only NaN"):
         peak_locations(torch.full((2, 3, 3), torch.nan))
 
 

@@ -371,7 +371,7 @@ def user_code_digest(model: str) -> str:
     """Return a digest of the user code that builds a model, and of the modules it imports.
 
     Loaded modules in the folder of the code, or in its package, are included: call it after the
-        model was built.
+    model was built.
 
     Args:
         model: Value of `--model`, such as `my_net.py:Net`; "" is returned for library models.

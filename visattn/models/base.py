@@ -155,7 +155,7 @@ class SmallEncoder(ImageEncoder):
     neighboring cells also see the whole object, nothing makes attention select the cell on it. With
     `stride=4` the third convolution has no stride, and the fields are 34×34 and 18×18. The strided
     kernels are even: with 3×3 kernels the receptive field of each feature would be half a cell
-        above and to the left of its position on the map.
+    above and to the left of its position on the map.
 
     Args:
         img_size: Height and width of the input images, in pixels; multiples of the stride.

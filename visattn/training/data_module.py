@@ -61,8 +61,8 @@ class DataModule(LightningDataModule, ABC):
     """Training, validation and test data of a task, from any source.
 
         source(split)   samples: photos with classes, captions, questions, objects
-        prepare(split) sample, seed -> input: read, augmented, resized collate(split) inputs ->
-        batch
+        prepare(split)  sample, seed -> input: read, augmented, resized
+        collate(split)  inputs -> batch
 
     Sample i of training epoch e has the index i + e · length; its random augmentation depends on
     the seed and this index. Only the test reads the test splits.

@@ -142,8 +142,8 @@ class ChanceLevel(NamedTuple):
     """The accuracy of guessing without the image, with a 95 % confidence interval.
 
     There are two guesses: a uniformly random class, and the most frequent class, which is at least
-        as accurate. The interval is from the lower end of Wilson's interval of the first to the
-        upper end of that of the second, for the number of images.
+    as accurate. The interval is from the lower end of Wilson's interval of the first to the upper
+    end of that of the second, for the number of images.
 
     Example:
         >>> level = chance_level(torch.tensor([60, 40]), ("cat", "dog"))

@@ -252,7 +252,7 @@ def undecayed(model: nn.Module) -> Sequence[nn.Parameter]:
 
     These are all one-dimensional parameters (biases, norms, scales) and those that a module lists
     in a class attribute `NO_WEIGHT_DECAY`: learned tokens, position embeddings and temperatures.
-        For captioners and modules of other libraries, all parameters decay.
+    For captioners and modules of other libraries, all parameters decay.
     """
     if not isinstance(model, ImageClassifier | ModelWithEncoder):
         return ()

@@ -535,8 +535,8 @@ def figure(
     """Return a figure of maps: methods or classes side by side, with a row for each photo.
 
     It is a matplotlib `Figure`: `savefig` writes PNG, PDF and SVG with text as text. The title of a
-        map is its method or class. Methods measure different quantities, so by default each map has
-        its own value range and color bar.
+    map is its method or class. Methods measure different quantities, so by default each map has its
+    own value range and color bar.
 
     Args:
         maps: Maps of one photo: one, several, or a dictionary of titles and maps. For several

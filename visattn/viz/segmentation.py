@@ -136,7 +136,7 @@ def segmentation_figure(
     """Return a figure of photo, prediction and gates; with a true label map also truth and errors.
 
     Gates are drawn on a fixed scale from 0 to 1, each on its own grid: with a stretched scale, a
-        gate that is open everywhere would seem to have structure.
+    gate that is open everywhere would seem to have structure.
 
     Args:
         image: The photo.

@@ -46,7 +46,7 @@ class AdaptiveAttention(nn.Module):
     """Additive attention over the grid and a visual sentinel.
 
     The softmax has one score more than the grid has positions: that of the sentinel. Its weight
-        beta is the share of the sentinel in the context vector.
+    beta is the share of the sentinel in the context vector.
 
     Source:
         Lu et al. 2017, arXiv:1612.01887, equations 6, 7 and 11 to 13.

@@ -6,7 +6,7 @@ score        additive   v . tanh(W_a a + b + W_q h)    Bahdanau et al. 2015
              dot        h . a
              location   W h                            without the features
 alignment    global        softmax over all positions
-             monotonic softmax over the columns around one that advances (local-m)
+             monotonic     softmax over the columns around one that advances (local-m)
              predictive    the same around a predicted column, times a Gaussian (local-p)
 """
 

@@ -1,7 +1,7 @@
 """DRAM: deep recurrent attention model, for one or several objects.
 
-    upper layer u = RNN(h, u), starts from the context network where to look lower layer   h =
-    RNN(g, h), g = content * location of the glimpse         what is there
+    upper layer   u = RNN(h, u), starts from the context network          where to look
+    lower layer   h = RNN(g, h), g = content * location of the glimpse    what is there
 
 Source:
     Ba et al. 2015, arXiv:1412.7755.

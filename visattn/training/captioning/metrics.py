@@ -27,7 +27,7 @@ class ReferenceScores:
     """BLEU, ROUGE-L and CIDEr-D of the captions of a split.
 
     These are corpus metrics, not means over batches: the captions of all processes are gathered
-        before scoring, and repeated images count once.
+    before scoring, and repeated images count once.
     """
 
     def __init__(self) -> None:
@@ -75,8 +75,7 @@ class SceneScores(Means):
 
     `caption_accuracy`: fraction of the captions whose claims are all true. `parsed`: fraction that
     the grammar covers. Over the visual words of true captions: `pointing_game`, how often the
-        maximum of the map is in the box of the object's pixels; `correctness`, the attention
-        inside;
+    maximum of the map is in the box of the object's pixels; `correctness`, the attention inside;
     `lift`, the correctness minus that of uniform attention. Over the words of all captions:
     `gate_auc`, how often the gate of a visual word is higher than that of a word that needs no
     image (area under the ROC curve; 0.5 for a gate that does not depend on the word). Words of
@@ -124,8 +123,8 @@ class PhraseScores(Means):
     `uniform_baseline`: the boxes' share of the image, which is the correctness of uniform
     attention. `lift`: correctness minus the baseline. `enrichment`: correctness divided by the
     baseline. `max_*`: the highest correctness among the words of a phrase, as in the paper; it
-        increases with the number of words even for uninformative attention, so compare it with that
-        of shuffled images. `last_word_*`: that of the last word, which is usually the noun.
+    increases with the number of words even for uninformative attention, so compare it with that of
+    shuffled images. `last_word_*`: that of the last word, which is usually the noun.
     `pointing_game`: how often the maximum of a phrase's summed maps is in a box; uninformative
     attention reaches about the baseline. `paper_correctness` and `paper_baseline`: by the authors'
     procedure, on upsampled maps, the maximum over the words, each a mean over values strictly

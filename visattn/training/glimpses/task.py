@@ -44,7 +44,7 @@ class GlimpseTask(Task):
     the policy, and the core too if `backprop_policy_to_core`. Validation and test use the means of
     the policy (greedy locations), with the same initial locations each time, and compare them with
     controls: random locations, a fixed raster and, if the data have the centers of the objects, the
-        policy started there or, for several labels, all glimpses there (`centered`).
+    policy started there or, for several labels, all glimpses there (`centered`).
 
     Images may have several labels, which a model such as `DRAM` reads in order. The error is then
     that of the whole sequence, and an action is rewarded for all labels that it leads to, up to the

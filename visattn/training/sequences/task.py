@@ -40,7 +40,7 @@ class SequenceScores(Evaluation):
 
     Source:
         Pointing: Zhang et al. 2016, arXiv:1608.00507, with half a cell as the tolerance, since a
-            narrow digit may not contain the center of a cell.
+        narrow digit may not contain the center of a cell.
     """
 
     names = SEQUENCE_METRICS
