@@ -46,6 +46,7 @@ _KEYS = "keys"  # of the last self-attention of the text decoder
 _AMPLITUDE = 1e-3  # of noise: small, so that rows change linearly, but more than rounding
 _LEAST_RUNS, _MOST_RUNS = 4, 48
 _FEW = 1024  # tokens; the fewer they are, the more noise may be needed to place each
+_ESTIMATES = "positions of image tokens are estimates: they may be off by up to a token"
 _STILL = 1e-4  # of a token: noise ends if twice as much gives the same patches
 _SILENT = 1e-7  # of the largest squared change
 _STEP = 1e-9  # of the photo, squared: the least variance of the pixels of a token
@@ -456,7 +457,10 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
                 break
         near = placement and last and placement.is_near(last, _STILL)
         if placement is not None and (certain or near):
+            notes: tuple[str, ...] = ()
             break
+    else:
+        notes = (_ESTIMATES,)
     if placement is None:
         raise ValueError(_no_image_tokens(model))
     _check_large_enough(placement, pixels.size)
@@ -465,12 +469,12 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
     if site == _INPUTS or num_queries == num_keys:  # in GIT words stand behind the photo
         length = len(before[site])
     if name == site:
-        return ImageTokens(placement, sites, placement.columns, (), length, num_keys)
+        return ImageTokens(placement, sites, placement.columns, (), length, num_keys, notes)
     note = (
         f"words read {len(changed)} learned queries; each is replaced by its attention to image "
         f"tokens, mean over the layers and heads of {name}: an approximation"
     )
-    return ImageTokens(placement, sites, changed, between, length, num_keys, (note,))
+    return ImageTokens(placement, sites, changed, between, length, num_keys, (note, *notes))
 
 
 def _changed(
