@@ -214,7 +214,7 @@ def test_target_functions_receive_the_model_output() -> None:
         return output["out"][:, 2]
 
     for name in ("gradcam", "input_gradient", "occlusion"):
-        options = {"sliding_window_size": 16} if name == "occlusion" else {}
+        options: dict[str, Any] = {"sliding_window_size": 16} if name == "occlusion" else {}
         same = 2 if name != "occlusion" else lambda output: output["out"][:, 2]  # no probability
         [by_class] = explain(model, photo(), name, same, input_size=32, **options)
         [heatmap] = explain(model, photo(), name, target, input_size=32, **options)
