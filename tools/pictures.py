@@ -41,7 +41,7 @@ FLOWERS = Path("runs/flowers_cbam")
 #   --trainer.precision bf16-mixed
 # and the line of configs/README.md for runs/flickr8k_hard, with 2 epochs.
 CAPTIONERS = {"soft": Path("runs/flickr8k_soft"), "hard": Path("runs/flickr8k_hard")}
-FUNCTION_WORDS = {"a", "an", "the", "is", "are", "in", "on", "doing"}
+NOT_SHOWN = {"a", "an", "the", "is", "are", "in", "on", "doing"}  # words
 GATES = {"28 × 28": 0, "14 × 14": 2, "7 × 7": 7, "4 × 4": 9}  # title, number of the gate
 
 
@@ -160,7 +160,7 @@ def draw_soft_and_hard(photo: Path) -> None:
     rows: list[dict[str, Any]] = []
     for kind, run in CAPTIONERS.items():
         [caption] = va.caption(va.load(str(run)), photo)
-        named = [index for index, word in enumerate(caption.words) if word not in FUNCTION_WORDS]
+        named = [index for index, word in enumerate(caption.words) if word not in NOT_SHOWN]
         print(f"{kind} attention: {caption.text}")
         rows.append({f"{kind}: {caption.words[each]}": caption.maps[each] for each in named[:2]})
     with TemporaryDirectory() as folder:

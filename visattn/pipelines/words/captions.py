@@ -152,7 +152,8 @@ class PhotoWords:
         original = self._sums(self.text.log_probs)
         total, counts = torch.zeros(len(original), *grid), torch.zeros(grid)
         gray, size = np.broadcast_to(color, pixels.shape), 1
-        with suppress(RuntimeError, IndexError):  # of photos packed into one, whose sizes are fixed
+        # Raised where photos are packed into one, or counted beside the image tokens of the text.
+        with suppress(RuntimeError, IndexError, ValueError):
             again = self._log_probs([gray, pixels])[1]
             size = _BATCH if torch.allclose(again, self.text.log_probs, atol=_SAME) else 1
         batches = zip(corners.round().long().split(size), window_masks(windows, grid).split(size),
