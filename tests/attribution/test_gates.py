@@ -83,12 +83,12 @@ def test_the_gate_of_each_site_is_chosen_by_index_or_name() -> None:
 
 def test_gates_of_channels_are_refused_and_drawn_as_bars() -> None:
     model, photo = gated("se", reduction=1), np.zeros((32, 32, 3), np.uint8)
-    with pytest.raises(ValueError, match=r"of channels: channels have no place .* draws each as"):
+    with pytest.raises(ValueError, match=r"channel gates: channel gates have no .* as bars"):
         va.explain(model, photo, "gates", input_size=32)
     assert "gates" not in va.methods_for(model, input_size=32)
     with pytest.raises(ValueError, match="it has no attention gates; visattn.insert"):
         va.explain(Brightness(), photo, "gates", input_size=32)
-    with pytest.raises(ValueError, match="got 'stem.visattn.se', a gate of channels"):
+    with pytest.raises(ValueError, match="got 'stem.visattn.se': channel gates have no"):
         va.explain(gated(["se", "sse"]), photo, "gates", input_size=32, layers="stem.visattn.se")
     with va.record(model) as recording:
         model(torch.rand(1, 3, 32, 32))

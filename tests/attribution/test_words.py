@@ -68,7 +68,7 @@ def test_relevance_of_a_decoder_is_that_of_the_joint_sequence() -> None:
 
 def test_what_does_not_exist_is_refused() -> None:
     run, *_ = one_layer_run()
-    with pytest.raises(ValueError, match="of the 1 layers that attend to the image"):
+    with pytest.raises(ValueError, match="below 1 of the layers that attend to the image; got 1"):
         word_attributions(run, "attention", layers=[1])
-    with pytest.raises(ValueError, match="of the 1 heads .* got 5"):
+    with pytest.raises(ValueError, match="below 1 of the heads .* got 5"):
         word_attributions(run, "gradient_attention", heads=[5])

@@ -285,7 +285,9 @@ def test_a_model_is_analyzed_again_when_it_changes_and_never_kept() -> None:
 
 def test_layer_can_be_named_for_parallel_streams() -> None:
     model = Streams()
-    with pytest.raises(ValueError, match=r"on all paths .*; name one of its modules with layers=;"):
+    with pytest.raises(
+        ValueError, match=r"on all paths .*; select one of its modules with layers=;"
+    ):
         explain(model, photo(), "gradcam", 1, input_size=32)
     [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layers="coarse")
     assert (heatmap.info.layer, heatmap.values.shape) == ("coarse", (4, 4))

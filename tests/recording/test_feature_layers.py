@@ -218,7 +218,7 @@ def test_depthwise_convolutions_are_no_bottleneck() -> None:
 
 def test_a_model_without_a_grid_is_refused() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(2880, 7)).eval()
-    with pytest.raises(ValueError, match="no layer whose features lie on a grid"):
+    with pytest.raises(ValueError, match="no layer with features on a grid"):
         bottleneck_layer(describe_model(model, (24, 40)))
 
 

@@ -135,7 +135,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (recorded(dropping, torch.randn(2, 3, 80, 80)), "18 tokens instead of 26 as in the probe run"),
     # queries of detectors
     (detector(lambda: tiny_detector("DeformableDetr"), 2, (64, 96)),
-     "from its queries .* sample points.*: gradcam"),
+     "from its queries .* deformable attention.*: gradcam"),
     (detector(yolos, 2, (64, 96)), "from its queries .* tokens of the encoder; supported"),
     (detector(lambda: tiny_detector("Detr"), 9, (64, 96)), "numbered from 0, got index 9"),
     # what cannot be analyzed

@@ -1,7 +1,7 @@
 """Attention methods: rollout, relevance propagation, attention of a layer.
 
-A formula takes the matrices of the layers, first layer first, and the rows of the tokens that the
-scores read. A method records the matrices, and places the columns on the photo.
+Formulas take the matrices of all layers, first layer first, and the rows of the tokens that the
+scores read. Methods record the matrices and return the columns on the token grid.
 """
 
 from collections.abc import Callable, Sequence
@@ -113,7 +113,7 @@ def gradient_rollout_weights(
 ) -> Float[Tensor, "b n m"]:
     """Return the positive part of the mean over heads of attention times gradient.
 
-    Gradient rollout uses it in place of the attention weights.
+    Gradient rollout uses it instead of the attention weights.
 
     Example:
         >>> weights = torch.tensor([[[[0.5, 0.5]], [[0.9, 0.1]]]])
@@ -122,8 +122,8 @@ def gradient_rollout_weights(
         tensor([[[0.0500, 0.0000]]])
 
     Source:
-        Gildenblat 2020, "Exploring Explainability for Vision Transformers"; that code pairs
-        layers with gradients of other layers, this one pairs each layer with its own.
+        Gildenblat 2020, "Exploring Explainability for Vision Transformers". Deviation: each layer
+        is multiplied by its own gradient; the author's code pairs it with that of another layer.
     """
     return (weights * gradients).mean(1).relu()
 
@@ -165,12 +165,12 @@ def attention(
     """Attention weights of one layer, or the mean of several, from the tokens that the scores read.
 
     Args:
-        target: Only noted in the info of the map; attention does not depend on a class.
-        layers: Index into `info.attention_layers`, or the name of the module; also of one on which
-            no score depends. Of several, which need one token grid, the mean.
+        target: Recorded in the info of the map only; attention does not depend on a class.
+        layers: Index into `info.attention_layers`, or the name of a module, even of one that no
+            score depends on. Several layers, which must share one token grid, are averaged.
         heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
-        queries: Selected queries, as `record` takes them; by default those that the scores read, by
-            their shares (see `read_shares`).
+        queries: Selected queries, as for `record`; by default those that the scores read, weighted
+            by `read_shares`.
 
     Raises:
         ValueError: If there is no such layer, head or token.
@@ -207,7 +207,7 @@ def rollout(
     """Attention rollout: attention multiplied through all layers, from the pooled tokens.
 
     Args:
-        target: Only noted in the info of the map; attention does not depend on a class.
+        target: Recorded in the info of the map only; attention does not depend on a class.
         heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
         residual: Weight of the residual connection in each layer, in [0, 1].
 
@@ -233,11 +233,11 @@ def gradient_attention(
     layers: Layers = -1,
     heads: int | Sequence[int] | Literal["mean"] = "mean",
 ) -> Float[Tensor, "b gy gx"]:
-    """Attention times its gradient, clipped at 0 and averaged over heads, and over layers.
+    """Attention times its gradient, clipped at 0 and averaged over heads and layers.
 
     Args:
-        layers: Index into `info.attention_layers`, or the name of the module. Of several, which
-            need one token grid, the mean.
+        layers: Index into `info.attention_layers`, or the name of a module. Several layers, which
+            must share one token grid, are averaged.
         heads: The mean of all heads, or of heads given by index.
 
     Raises:
@@ -268,14 +268,14 @@ def gradient_rollout(
     *,
     residual: float = 0.5,
 ) -> Float[Tensor, "b gy gx"]:
-    """Gradient attention rollout: rollout of attention times gradient of each layer.
+    """Gradient rollout: attention rollout with attention times gradient in each layer.
 
     Args:
         residual: Weight of the residual connection in each layer, in [0, 1].
 
     Source:
-        Gildenblat 2020, "Exploring Explainability for Vision Transformers", with each layer's
-        attention multiplied by its own gradient.
+        Gildenblat 2020, "Exploring Explainability for Vision Transformers"; see
+        `gradient_rollout_weights` for the deviation.
     """
     layers = record_weights(subject, images, target, subject.info.attention_layers, gradients=True)
     matrices = [gradient_rollout_weights(layer.weights, layer.gradients) for layer in layers]
@@ -294,12 +294,12 @@ def relevance(
 
     Source:
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: the initial
-        relevance of tokens to themselves, the identity, is subtracted: it is equal for all patches.
+        relevance of tokens to themselves, the same for all patches, is subtracted.
     """
     layers = record_weights(subject, images, target, subject.info.attention_layers, gradients=True)
 
     def propagate(matrices: list[Tensor], rows: Tensor) -> Tensor:
-        # The identity that tokens start with is left out; a pool starts with its attention instead.
+        # without the initial identity; attention pooling starts from its attention instead
         return propagate_relevance(matrices, rows) - (0 if layers[-1].single_query else rows)
 
     matrices = [positive_grad_times_attention(layer.weights, layer.gradients) for layer in layers]
@@ -314,18 +314,18 @@ def combine_layers(
     """Return a map of the input tokens from the matrices of all layers."""
     first, last = layers[0], layers[-1]
     remaining = list(matrices)
-    # Layers may have other prefix tokens: all matrices are brought to the most that any has. A pool
-    # gives rows only, so that its own do not count unless it is the only layer.
+    # Layers may differ in prefix tokens: all matrices are padded to the largest number. A pool only
+    # provides rows, so that its prefix tokens count only if it is the only layer.
     most = max(layer.num_prefix for layer in layers if not layer.single_query or layer is first)
     if last.single_query:
-        # negative padding removes a token of the pool itself
+        # negative padding drops a token that only the pool has
         rows = pad(remaining.pop(), (most - last.num_prefix, 0))
     else:
         rows = last.shares.to(remaining[-1]).expand(len(remaining[-1]), 1, -1)
-    # prefix tokens that are added by a later layer get no attention in earlier ones
+    # prefix tokens added by a later layer get no attention in earlier ones
     missing = [most - layer.num_prefix for layer in layers]
     remaining = [
-        pad(matrix, (count, 0, count, 0)) if count else matrix  # else it would be copied
+        pad(matrix, (count, 0, count, 0)) if count else matrix  # padding by 0 would copy it
         for matrix, count in zip(remaining, missing, strict=False)
     ]
     return first.to_grid(propagate(remaining, rows).mean(1)[:, missing[0] :])

@@ -1,10 +1,10 @@
-"""Class activation maps: formulas of the activations of a layer, and methods made of them.
+"""Class activation maps: formulas on the activations of a layer, and methods built from them.
 
     images --> layers --> activations [b c y x] --> layers --> target
                           <------------------- gradients [b c y x]
     formula(activations, gradients) --> map [b y x]
 
-A formula takes the activations of one layer and, as it needs them, the `gradients` of the target,
+A formula takes the activations of one layer and, if it needs them, the `gradients` of the target,
 and returns a map on the grid of that layer, in float32 at least. Score-CAM and Ablation-CAM run the
 model for each channel instead.
 """
@@ -36,18 +36,18 @@ from visattn.recording.score_evidence import kind_of, walk
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import resample_to_input
 
-_CANCELED = 1e-4  # of the products that were summed: what is left is rounding
-_MAX_VALUES = 2**25  # of all feature maps in a forward pass
+_CANCELED = 1e-4  # relative to the sum of absolute products: less is rounding error
+_MAX_VALUES = 2**25  # elements of all feature maps in a forward pass
 _MAX_IMAGES = 32
 Formula = Callable[..., Tensor]
-"""From activations and gradients, as it names them, and options to a map."""
+"""From activations, gradients if it has that parameter, and options to a map."""
 
 
 def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy gx"]]:
-    """Return the attribution method of a formula: it gets a layer, and its gradients if needed.
+    """Turn a formula on the activations of a layer into an attribution method.
 
-    The method has the options of the formula and `layers`, which is one. The maps of the levels of
-    a feature pyramid are summed.
+    The method takes the options of the formula and a single layer as `layers`. For a feature
+    pyramid, the maps of its levels are summed.
 
     Args:
         formula: From `activations` `[b, c, y, x]` of a layer to a map `[b, y, x]`. If it also has
@@ -82,7 +82,7 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
         finest = [interpolate(each[:, None], feature_layer.grid, mode="bilinear") for each in maps]
         return torch.cat(finest, 1).sum(1)
 
-    # The options of a method are read from its signature, also those of the formula.
+    # Options are read from the signature of a method, so that it must list those of the formula.
     signature = inspect.signature(explain)
     own = [each for name, each in signature.parameters.items() if name != "options"]
     options = [each for each in named.values() if each.kind is each.KEYWORD_ONLY]
@@ -92,7 +92,7 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
 
 
 def _cam(name: str, title: str, paper: str, **facts: Any) -> Callable[[Formula], Formula]:
-    """Return a decorator that registers the method of a formula, and leaves the formula itself."""
+    """Return a decorator that registers the method of a formula and returns the formula."""
     register = method(name, title=title, paper=paper, needs="features", **facts)
 
     def registered(formula: Formula) -> Formula:
@@ -125,7 +125,7 @@ def grad_cam(
 def grad_cam_plus_plus(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b y x"]:
-    """Grad-CAM++: as Grad-CAM, with pixel weights that favor small and multiple objects.
+    """Grad-CAM++: Grad-CAM with pixel-wise weights, for small and multiple objects.
 
     With S the sum of a channel, a gradient g > 0 contributes g / (2 + S g) to its weight.
 
@@ -152,7 +152,7 @@ def layer_cam(
 ) -> Float[Tensor, "b y x"]:
     """LayerCAM: channels of a layer weighted at each position by their positive gradient.
 
-    Without a spatial mean the map is also useful on the fine grids of early layers.
+    Since gradients are not averaged over positions, maps of early, fine layers are useful too.
 
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 2.0]]]])
@@ -177,9 +177,9 @@ def hires_cam(
 ) -> Float[Tensor, "b y x"]:
     """HiResCAM: activations of a layer times their gradients, clipped at 0.
 
-    If a linear layer follows, the signed map sums to the score without its bias. If a normalization
-    over channels follows at once, the score does not depend on the size of a position, and its
-    products cancel; the rounding that is left becomes zero.
+    If a linear layer follows, the signed map sums to the score minus its bias. If a normalization
+    over channels follows directly, the score does not depend on the norm of the features at a
+    position, and the products cancel; the remaining rounding error is set to zero.
 
     Args:
         signed: Keep negative values, evidence against the score, instead of clipping at 0.
@@ -193,7 +193,7 @@ def hires_cam(
     Source:
         Draelos and Carin 2020, arXiv:2011.08891; clipped at 0 unless `signed`.
     """
-    # Before the conversion to float32: half precision was rounded by more.
+    # before the conversion to float32, since half precision has larger rounding errors
     smallest = max(_CANCELED, torch.finfo(activations.dtype).eps)
     activations, gradients = at_least_float32(activations), at_least_float32(gradients)
     result = torch.einsum("bcyx,bcyx->byx", activations, gradients)
@@ -204,7 +204,7 @@ def hires_cam(
 
 
 def _signed_features_error(subject: Subject, _target: object) -> str:
-    """Return why the features of a model have both signs; "" if they may be positive."""
+    """Return why XGrad-CAM does not fit the features of a model; "" if it may."""
     with frozen(subject.model):
         outputs = output_tensors(subject.forward(with_grad(subject.probe_image())))
         edges = [get_gradient_edge(each) for each in outputs if each.requires_grad]
@@ -212,7 +212,7 @@ def _signed_features_error(subject: Subject, _target: object) -> str:
     if not normalized:
         return ""
     return (
-        "its layer normalization makes features of both signs, whose sum, the divisor of "
+        "its layer normalization gives features of both signs, so that their sum, the divisor of "
         "XGrad-CAM, is about 0"
     )
 
@@ -224,7 +224,7 @@ def x_grad_cam(
     """XGrad-CAM: channels of a layer weighted by their gradient where they are active.
 
     The weight of a channel is the mean of its gradients, weighted by its activations; 0 if these
-    sum to 0. Activations should not be negative, as after a ReLU: their sum is the divisor.
+    sum to 0. Activations should be non-negative, as after a ReLU, since their sum is the divisor.
 
     Example:
         >>> activations = torch.tensor([[[[1.0, 0.0]], [[1.0, 3.0]]]])
@@ -245,12 +245,12 @@ def x_grad_cam(
 def eigen_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     """Eigen-CAM: first principal component of the activations of a layer, without a class.
 
-    The sign of a principal component is arbitrary; here the map is positive where activations are
-    strong: it does not correlate negatively with their squared norm. Negative values are clipped.
+    The sign of a principal component is arbitrary; it is chosen so that the map does not correlate
+    negatively with the squared norm of the activations. Negative values are clipped.
 
     Example:
         >>> activations = torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]])
-        >>> eigen_cam(activations)  # the channels lie on a line: distances from the mean, 5/3
+        >>> eigen_cam(activations)  # collinear features: distances from their mean, 5/3
         tensor([[[0.0000, 0.0000, 3.3333]]])
 
     Source:
@@ -267,7 +267,7 @@ def eigen_grad_cam(
 ) -> Float[Tensor, "b y x"]:
     """Eigen-Grad-CAM: first principal component of the activations of a layer times gradients.
 
-    The sign is fixed by the target: the map is positive where the products sum to evidence for it.
+    The sign is chosen so that the map is positive where the products sum to positive evidence.
 
     Example:
         >>> activations = torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]])
@@ -287,7 +287,7 @@ def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     """KPCA-CAM: first kernel principal component of the activations of a layer, without a class.
 
     The kernel of the centered activations p and q of two positions is tanh(p·q / c + 1), with c
-    channels. It saturates, so that few strong positions do not rule the map.
+    channels. It saturates, so that a few strong positions do not dominate the map.
 
     Example:
         >>> kpca_cam(torch.tensor([[[[0.0, 0.0, 4.0]], [[0.0, 0.0, 3.0]]]]))
@@ -300,8 +300,7 @@ def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     flat = activations.double().flatten(2)
     flat = flat - flat.mean(2, keepdim=True)
     kernel = (flat.mT @ flat / flat.shape[1] + 1).tanh()
-    # A kernel with rows and columns of mean 0 is that of centered features, which are never
-    # computed.
+    # Centering the kernel centers the features that it implies, without computing them.
     kernel = kernel - kernel.mean(1, keepdim=True)
     values, vectors = torch.linalg.eigh(kernel - kernel.mean(2, keepdim=True))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     projection: Tensor = vectors[:, :, -1] * values[:, -1:].clamp(min=0).sqrt()
@@ -309,7 +308,7 @@ def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
 
 
 def _first_component(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n"]:
-    """Return the projection of each position on the first principal component, of any sign."""
+    """Return the projection of each position on the first principal component, up to sign."""
     flat = values.flatten(2).double()
     centered = flat - flat.mean(2, keepdim=True)
     _, sizes, directions = torch.linalg.svd(centered, full_matrices=False)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -319,7 +318,7 @@ def _first_component(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n"]:
 def _aligned(
     projection: Float[Tensor, "b n"], evidence: Float[Tensor, "b y x"], like: Tensor
 ) -> Float[Tensor, "b y x"]:
-    """Return the positive part of a component, with the sign that agrees with evidence."""
+    """Return the positive part of a component, with its sign chosen to agree with the evidence."""
     flat = evidence.flatten(1)
     covariance = (projection * (flat - flat.mean(1, keepdim=True))).sum(1, keepdim=True)
     projection = torch.where(covariance < 0, -projection, projection).relu()
@@ -329,14 +328,14 @@ def _aligned(
 def weighted_sum(
     activations: Float[Tensor, "b c y x"], weights: Float[Tensor, "b c"]
 ) -> Float[Tensor, "b y x"]:
-    """Return the positive part of the sum of weighted channels."""
+    """Return the positive part of the weighted sum of channels."""
     return torch.einsum("bcyx,bc->byx", activations, weights).relu()
 
 
 def _of_class(_explained: Subject, target: object) -> str:
-    """Return why a target is no class; "" if it is one."""
+    """Return why a target is not a class; "" if it is one."""
     is_class = not (isinstance(target, DenseTarget) or is_function(target))
-    return "" if is_class else "it compares classes, and explains no other target"
+    return "" if is_class else "it compares classes, so that the target must be a class"
 
 
 @method("finercam", title="Finer-CAM", paper="arXiv:2501.11309", needs="features", check=_of_class)
@@ -351,21 +350,21 @@ def finercam(
 ) -> Float[Tensor, "b gy gx"]:
     """Finer-CAM: Grad-CAM of the difference between a class and the classes most similar to it.
 
-    What speaks for similar classes as well cancels. The most similar classes are those with the
-    closest scores; they are averaged with their probabilities as weights.
+    Evidence shared with similar classes cancels. The most similar classes are those with the
+    closest scores; they are averaged, weighted by their probabilities.
 
     Args:
         layers: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
-        num_references: Number of similar classes, of those that there are.
+        num_references: Number of similar classes, at most all others.
         strength: Weight of the similar classes; 0 gives Grad-CAM.
 
     Raises:
         ValueError: If there is no such layer.
 
     Source:
-        Zhang et al. 2025, arXiv:2501.11309, with the weights of the authors' code. Deviation from
-        it: the weights are constants, so that only scores are explained, not also probabilities.
+        Zhang et al. 2025, arXiv:2501.11309, with the weights of the authors' code. Deviation: the
+        weights are treated as constants, without a gradient through the probabilities.
     """
 
     def difference(output: Any) -> Float[Tensor, " b"]:
@@ -376,7 +375,7 @@ def finercam(
         distances = distances.scatter(1, target.indices(scores)[:, None], torch.inf)  # not itself
         count = min(num_references, scores.shape[1] - 1)
         similar = distances.argsort(dim=1, stable=True)[:, :count]
-        weights = scores.detach().gather(1, similar).softmax(1)  # shares of their probabilities
+        weights = scores.detach().gather(1, similar).softmax(1)  # their probabilities, rescaled
         return score - strength * (weights * scores.gather(1, similar)).sum(1)
 
     return METHODS["gradcam"].function(subject, images, difference, layers=layers)
@@ -391,13 +390,13 @@ def scorecam(
     layers: Layer = -1,
     internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b gy gx"]:
-    """Score-CAM: channels of a layer weighted by the score of the image seen through each.
+    """Score-CAM: channels of a layer weighted by the score of the image masked with each.
 
-    The model runs once per channel that is not constant, on the image multiplied by the channel;
-    what it hides gets the mean color of the normalization.
+    The model runs once per channel that is not constant, on the image multiplied by the channel,
+    scaled to [0, 1]; masked pixels get the mean color of the normalization.
 
     Args:
-        target: Target to explain; of a class the logit.
+        target: Target to explain; for a class, its logit.
         layers: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
         internal_batch_size: Images in one forward pass; None for as many as suit the device.
@@ -417,7 +416,7 @@ def scorecam(
         evaluate, count, _ = variant_scorer(
             subject, images, target, internal_batch_size=internal_batch_size
         )
-        # A constant channel is not run: its mask of zeros leaves the mean color, which is 0 here.
+        # Constant channels need no run: their mask of zeros leaves the mean color, which is 0 here.
         scores = evaluate(torch.zeros_like(images)[None]).T.repeat(1, activations.shape[1])
         for chunk in channels.split(count):
             placed = resample_to_input(activations[rows, chunk], size, feature_layer.margin)
@@ -438,11 +437,11 @@ def ablationcam(
 ) -> Float[Tensor, "b gy gx"]:
     """Ablation-CAM: channels of a layer weighted by the drop of the score without each.
 
-    The part of the model behind the layer runs once per channel that is not 0 everywhere; of
-    tokens only those on the grid are set to 0.
+    The layers after it run once per channel that is not 0 everywhere. In transformers, prefix
+    tokens keep their values.
 
     Args:
-        target: Target to explain; of a class the logit.
+        target: Target to explain; for a class, its logit.
         layers: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
         internal_batch_size: Feature maps in one forward pass; fewer if they are large, and at most
@@ -462,8 +461,8 @@ def ablationcam(
     single = not subject.independent or (is_function(target) and (output.key or output.error))
 
     def evaluate(chunk: Int[Tensor, "m b"], *, repeat: bool) -> Float[Tensor, "m b"]:
-        """Return the scores without one channel of each image, m times."""
-        # Only the layers behind differ between channels, so that those before run once if `repeat`:
+        """Return the scores without one channel of each image, for m choices of channels."""
+        # Only later layers differ between channels, so that earlier ones run once if `repeat`:
         #
         #     b images --> layer --> b features --repeat--> m b features, without a channel each -->
 
@@ -484,8 +483,8 @@ def ablationcam(
         score = evaluate_target(subject, images[None], target)[0]
         without = score[:, None].repeat(1, activations.shape[1])
         largest = max(1, _MAX_VALUES // activations[0].numel())
-        # What leaves the layers before on another way (a skip connection, a size that was stored)
-        # is not repeated: it does not fit then, and the whole model runs.
+        # Values that bypass the layer (a skip connection, a stored size) are not repeated and then
+        # do not fit: the whole model runs instead.
         for repeat, most in ((not single, largest), (False, _MAX_IMAGES)):
             size = 1 if single else max(1, min(internal_batch_size, most) // len(images))
             try:
@@ -503,7 +502,7 @@ def ablation_cam(
     score: Float[Tensor, " b"],
     scores_without: Float[Tensor, "b c"],
 ) -> Float[Tensor, "b y x"]:
-    """Return the Ablation-CAM map: channels weighted by the relative drop of a score without them.
+    """Return the Ablation-CAM map: channels weighted by the relative score drop without each.
 
     Example:
         >>> activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
@@ -521,9 +520,7 @@ def ablation_cam(
 
 
 def channel_masks(resized: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-    """Return each channel as a mask of the image, normalized to [0, 1].
-
-    Constant channels give masks of zeros.
+    """Return channels min-max normalized to [0, 1], as masks; constant ones give zeros.
 
     Example:
         >>> channel_masks(torch.tensor([[[[1.0, 1.5, 2.5, 3.0]]]]))
@@ -538,7 +535,7 @@ def channel_masks(resized: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]
 
 
 def _selected_first(selected: Bool[Tensor, "b c"]) -> Int[Tensor, "m b"]:
-    """Return the selected channels of each image; those of others fill the last rows."""
+    """Return the selected channels of each image, padded with others to the same number."""
     order = selected.int().argsort(dim=1, descending=True, stable=True)
     return order[:, : int(selected.sum(1).max())].T
 
@@ -547,14 +544,14 @@ def _selected_first(selected: Bool[Tensor, "b c"]) -> Int[Tensor, "m b"]:
 def replaced_output(
     subject: Subject, layer: FeatureLayer, function: Callable[[Tensor], Tensor]
 ) -> Iterator[list[int]]:
-    """Pass the output of a layer through a function inside the block; the list gets the calls.
+    """Replace the output of a layer by a function of it within the context; yields the calls.
 
-    For a layer that is called several times each call with its layout is passed, or only
-    `layer.call`; of a feature pyramid each level. Calls are counted from 1. The function turns the
-    output, in the layout of the layer, into what the model continues with.
+    The function maps the output to what the model continues with, in the layout of the layer. It is
+    applied to every call, or only to `layer.call`, counted from 1; in a feature pyramid, to each
+    level. The list is filled with the numbers of the calls to which it was applied.
 
     Raises:
-        ValueError: If the layer does not run inside the block.
+        ValueError: If the layer does not run within the context.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
@@ -597,8 +594,8 @@ def replaced_output(
     if not calls:
         got = f"ran {count} times" if count else "did not run"
         raise ValueError(
-            f"the layer must run, but {layer.site} of {subject.info.name} {got}; choose another "
-            "layer"
+            f"{layer.site} of {subject.info.name} must run and return features, but it {got}; "
+            "choose another layer"
         )
 
 
@@ -608,9 +605,9 @@ def layer_activations(
     target: Target,
     layer: FeatureLayer,
 ) -> tuple[Float[Tensor, "b d gy gx"], FeatureLayer]:
-    """Return the activations of a layer, and the layer with the call that they belong to.
+    """Return the activations of a layer, and the layer with the call that they are from.
 
-    Without `layer.call` the last call counts.
+    Without `layer.call`, the last call counts.
 
     Raises:
         ValueError: If the layer is a feature pyramid, does not run, or has another layout.
@@ -619,7 +616,7 @@ def layer_activations(
         raise ValueError(
             f"{layer.site} of {subject.info.name} returns {len(layer.levels)} levels of a "
             "feature pyramid; use gradcam, gradcam++, layercam or hirescam, which sum over levels, "
-            "or name a layer by layers="
+            "or select a single layer with layers="
         )
     outputs: list[Tensor] = []
 
@@ -640,9 +637,9 @@ def activations_and_gradients(
 ) -> list[tuple[Float[Tensor, "b d gy gx"], Float[Tensor, "b d gy gx"]]]:
     """Return the activations of a layer, and the gradient of a target with respect to them.
 
-    The backward pass stops at the layer, and parameters get no gradient. For a layer that is called
-    several times the last call counts, or `layer.call`. For a feature pyramid each level that the
-    target depends on is an item of the list: a detection is read from one level.
+    The backward pass stops at the layer, and parameters get no gradient. If the layer is called
+    several times, `layer.call` or else the last call counts. For a feature pyramid, the list has an
+    item for each level that the target depends on.
 
     Raises:
         ValueError: If the layer does not run, or the target does not depend on it.
@@ -675,7 +672,7 @@ def activations_and_gradients(
     levels = [(leaf.detach(), each.detach()) for leaf, each in pairs if each is not None]
     if not levels:
         raise ValueError(
-            "the target must depend on the layer of a class activation map, but it does not depend "
+            "the target of a class activation map must depend on the layer, but it does not depend "
             f"on {layer.site or 'the output'} of {subject.info.name}; choose another layer"
         )
     if layer.levels:

@@ -1,7 +1,7 @@
-"""Targets of dense models: a pixel, region, box or query of a photo.
+"""Targets for dense models: a pixel, region, box or query of a photo.
 
-Each lies in pixels of the photo; `bind` places it on the input of the network by the geometry of
-the photo, and returns the function of the output that is explained.
+All are given in pixels of the photo. `bind` maps them to the input of the network by the geometry
+of the photo, and returns the function of the output to explain.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class PixelTarget:
     """The logit of a class at one pixel, for segmentation models.
 
     Args:
-        label: Class index or name; None for the class that is predicted at the pixel.
+        label: Class index or name; None for the class predicted at the pixel.
         x: Column of the pixel on the photo, from 0.
         y: Row of the pixel.
 
@@ -57,7 +57,7 @@ class PixelTarget:
         >>> subject = describe_model(torch.nn.Identity(), class_names=("sky", "cat"))
         >>> half = Geometry.identity((4, 8)).resized((2, 4))
         >>> target = PixelTarget("cat", x=6, y=3).bind(subject, [half])
-        >>> logits = torch.arange(16.0).view(1, 2, 2, 4)  # the pixel is a quarter off the center
+        >>> logits = torch.arange(16.0).view(1, 2, 2, 4)  # a quarter cell off a cell center
         >>> target(logits), target.describe(0, ("sky", "cat")).class_name
         (tensor([14.7500]), 'cat')
     """
@@ -83,12 +83,12 @@ class PixelTarget:
 class RegionTarget:
     """The sum of the logits of a class over a region, for segmentation models.
 
-    Grad-CAM of it is Seg-Grad-CAM, HiResCAM of it its elementwise form.
+    With Grad-CAM this is Seg-Grad-CAM, with HiResCAM its elementwise form.
 
     Args:
-        label: Class index or name; None, with a mask, for the class that is predicted most there.
+        label: Class index or name; None, with a mask, for the most frequent predicted class there.
         mask: True in the region, one value per pixel of the photo; None for the region that is
-            predicted as the class, which is chosen in the first call and then kept.
+            predicted as the class, chosen on the first call and then kept.
 
     Example:
         >>> from visattn.recording.subject import describe_model
@@ -133,7 +133,7 @@ class RegionTarget:
     def _choose(
         self, predicted: Tensor, geometry: Geometry, subject: Subject, score: Score
     ) -> tuple[int, Bool[Tensor, "y x"]]:
-        """Return class and region of an image, by the classes that are predicted for its cells."""
+        """Return the class and the region of an image, given the predicted class of each cell."""
         grid = (predicted.shape[0], predicted.shape[1])
         if self.mask is not None:
             region = mask_on_grid(self.mask, geometry, grid).to(predicted.device)
@@ -145,7 +145,7 @@ class RegionTarget:
         if not bool(region.any()):
             present = [_name(each, names) for each in predicted[visible].unique().tolist()]
             raise ValueError(
-                f"no pixel is predicted as {_name(label, names)}; predicted are "
+                f"no pixel is predicted as {_name(label, names)}; the predicted classes are "
                 f"{format_names(present, 6)}; choose one of these, or pass the region as a mask"
             )
         return label, region
@@ -153,7 +153,7 @@ class RegionTarget:
 
 @dataclass(frozen=True)
 class BoxTarget:
-    """Score of the detections at a box, for detectors.
+    """The score of the detections at a box, for detectors.
 
     Detections have no fixed order, so no single one is selected: the score is the sum of
     IoU² · score over all detections. The IoU is treated as a constant, so that gradients explain
@@ -161,8 +161,8 @@ class BoxTarget:
 
     Args:
         box: Left, top, right, bottom in pixels of the photo; None for the box of the detection with
-            the highest score, which is chosen in the first call and then kept.
-        label: Class index or name; None for that of the detection that fits the box best.
+            the highest score, chosen on the first call and then kept.
+        label: Class index or name; None for the class of the detection that fits the box best.
 
     Example:
         >>> from visattn.recording.subject import describe_model
@@ -211,14 +211,14 @@ def _choose_detection(
     label: int | None,
     names: Sequence[str],
 ) -> tuple[Box, int]:
-    """Return a box, or else the best one, and the class of the detection that fits it best."""
+    """Return the box, by default of the best detection, and the class of the best-fitting one."""
     placed = boxes_to_image(detections.boxes.detach(), geometry)
     scores = detections.scores.detach()
     if label is not None:
         scores = detections.of_class(label).detach()
     elif scores.ndim == 2:
         scores = scores.amax(1)
-    # The weights with which detections count for a box: what has none cannot be explained.
+    # weights of the detections in the score; one with weight 0 cannot be explained
     weights = (placed[:, 2:] > placed[:, :2]).all(1) if box is None else _iou(box, placed).square()
     fits = scores * weights
     if not bool((fits > 0).any()):
@@ -277,7 +277,7 @@ class QueryTarget:
         return _score(logit, subject, self.label, len(geometries))
 
     def _things(self, output: Any, geometries: Sequence[Geometry]) -> list[Thing]:
-        """Return the query on each image, with the box that it predicts; masks have none."""
+        """Return the query for each image, with its predicted box if the model predicts boxes."""
         try:
             boxes = query_boxes(output, geometries[0].input_size)[:, [self.query]]
         except ValueError:
@@ -292,17 +292,17 @@ def _name(index: int, names: Sequence[str]) -> str:
 
 
 def _num_classes(subject: Subject) -> int | None:
-    """Return the number of classes of a model without "no object"; None if it is unknown."""
+    """Return the number of classes of a model, not counting "no object"; None if unknown."""
     config = getattr(subject.model, "config", None)
     stated = getattr(config, "num_labels", None) or getattr(subject.model, "num_classes", None)
     return int(stated) if stated else len(subject.class_names) or None
 
 
 def visible_point(x: float, y: float, geometry: Geometry) -> tuple[float, float]:
-    """Return where the center of a pixel of the photo lies on the input, as shares of its sides.
+    """Map the center of a pixel of the photo to the input, as fractions of its width and height.
 
     Raises:
-        ValueError: If the network does not see the pixel.
+        ValueError: If the pixel is outside of what the network sees.
 
     Example:
         >>> visible_point(2, 1, Geometry.identity((4, 8)).resized((2, 2)))
@@ -318,10 +318,10 @@ def visible_point(x: float, y: float, geometry: Geometry) -> tuple[float, float]
 def sample_at(
     maps: Float[Tensor, "b k gy gx"], points: Float[Tensor, "b 2"]
 ) -> Float[Tensor, "b k"]:
-    """Return values of maps at one point (x, y) each, interpolated between cell centers.
+    """Sample each map at one point (x, y), interpolated between cell centers.
 
     Args:
-        points: Shares of width and height of the input.
+        points: Fractions of the width and height of the input.
 
     Example:
         >>> sample_at(torch.tensor([[[[0.0, 1.0]]]]), torch.tensor([[0.5, 0.5]]))
@@ -335,15 +335,15 @@ def sample_at(
 def mask_on_grid(
     mask: MaskLike, geometry: Geometry, grid: tuple[int, int]
 ) -> Bool[Tensor, "gy gx"]:
-    """Return the cells of a grid that lie at least half in a region of the photo.
+    """Return the cells of a grid that a region of the photo covers at least half.
 
-    If there are none, those that lie in it at all.
+    If there are none, all cells that it touches.
 
     Args:
         mask: One value per pixel of the photo, nonzero in the region.
 
     Raises:
-        ValueError: If the mask has not the size of the photo, or the network sees nothing of it.
+        ValueError: If the mask does not have the size of the photo, or the network sees none of it.
 
     Example:
         >>> mask_on_grid([[0, 1, 1, 1]], Geometry.identity((1, 4)), (1, 2))
@@ -379,7 +379,7 @@ def _visible(points: Float[Tensor, "gy gx 2"], geometry: Geometry) -> Bool[Tenso
 
 
 def boxes_to_image(boxes: Float[Tensor, "n 4"], geometry: Geometry) -> Float[Tensor, "n 4"]:
-    """Return boxes of the input as boxes on the photo; differentiable.
+    """Map boxes from the input to the photo; differentiable.
 
     Example:
         >>> flipped = Geometry.identity((10, 20)).resized((5, 10)).flipped()
@@ -391,10 +391,10 @@ def boxes_to_image(boxes: Float[Tensor, "n 4"], geometry: Geometry) -> Float[Ten
 
 
 def check_box(box: Sequence[float], geometry: Geometry) -> Box:
-    """Return a box, cut to what the network sees.
+    """Return a box, clipped to the part of the photo that the network sees.
 
     Raises:
-        ValueError: If it is empty, or the network does not see it.
+        ValueError: If it is empty, or outside of that part.
 
     Example:
         >>> check_box((2, 1, 9, 3), Geometry.identity((4, 6)))
@@ -404,7 +404,7 @@ def check_box(box: Sequence[float], geometry: Geometry) -> Box:
     left, top = (max(float(box[side]), region[side]) for side in (0, 1))
     right, bottom = (min(float(box[side]), region[side]) for side in (2, 3))
     if left >= right or top >= bottom:
-        raise ValueError(_unseen(f"the box {box_text(box)}, left, top, right, bottom", geometry))
+        raise ValueError(_unseen(f"the box {box_text(box)} (left, top, right, bottom)", geometry))
     return left, top, right, bottom
 
 
@@ -426,7 +426,7 @@ def box_text(box: Sequence[float]) -> str:
 
 
 def mask_to_runs(mask: Bool[Tensor, "y x"]) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """Return the shape of a mask, and the lengths of its runs by rows, outside first.
+    """Return the shape of a mask and its run lengths, row by row, starting with a run of False.
 
     Example:
         >>> mask_to_runs(torch.tensor([[False, True], [True, False]]))
@@ -434,12 +434,12 @@ def mask_to_runs(mask: Bool[Tensor, "y x"]) -> tuple[tuple[int, int], tuple[int,
     """
     values, counts = torch.unique_consecutive(mask.flatten().cpu(), return_counts=True)
     runs = counts.tolist()
-    # The first run is outside, and empty if the first pixel is inside.
+    # the first run is False, and empty if the first pixel is True
     return (mask.shape[0], mask.shape[1]), tuple([0, *runs] if bool(values[0]) else runs)
 
 
 def mask_from_runs(grid: tuple[int, int], runs: Sequence[int]) -> Bool[Tensor, "y x"]:
-    """Return the mask of `mask_to_runs`.
+    """Decode the run lengths of `mask_to_runs`.
 
     Example:
         >>> mask_from_runs((2, 2), (1, 2, 1))

@@ -1,4 +1,4 @@
-"""Gates: what a spatial or combined attention block lets pass, as a map."""
+"""Maps of the gates of spatial and combined attention blocks."""
 
 import torch
 from jaxtyping import Float
@@ -12,13 +12,13 @@ from visattn.recording.recorder import record
 from visattn.recording.subject import Subject
 
 _BARS = (
-    "channels have no place on a photo; record them with visattn.record(model), and visattn.figure "
-    "draws each as bars"
+    "channel gates have no spatial map; record them with visattn.record(model) and plot them as "
+    "bars with visattn.figure"
 )
 
 
 def gates_error(info: ModelInfo) -> str:
-    """Return why a model has no gates to draw on a photo; "" if it has.
+    """Return why a model has no spatial gates; "" if it has any.
 
     Example:
         >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
@@ -28,15 +28,15 @@ def gates_error(info: ModelInfo) -> str:
     if info.gates:
         return ""
     if info.channel_gates:
-        return f"its gates ({format_names(info.channel_gates)}) are of channels: {_BARS}"
+        return f"its gates ({format_names(info.channel_gates)}) are channel gates: {_BARS}"
     return "it has no attention gates; visattn.insert(model, 'cbam', ...) inserts blocks with gates"
 
 
 def resolve_gate(info: ModelInfo, layer: int | str) -> str:
-    """Return the name of the tap of a gate, by its index, its name or that of a module around it.
+    """Return the name of a gate's tap from its index, its name or that of an enclosing module.
 
     Raises:
-        ValueError: If there is no such gate, several, or one of channels.
+        ValueError: If no spatial gate matches, or several do.
 
     Example:
         >>> gates = ("a.tap", "b.tap")
@@ -53,7 +53,7 @@ def resolve_gate(info: ModelInfo, layer: int | str) -> str:
     of_channels = any(f"{name}.".startswith(f"{layer}.") for name in info.channel_gates)
     raise ValueError(
         f"layers must select one of the spatial gates by index or name, got {layer!r}"
-        + (f", a gate of {_BARS}" if of_channels and not inside else "")
+        + (f": {_BARS}" if of_channels and not inside else "")
         + f"; the gates are {listed}"
     )
 
@@ -73,17 +73,17 @@ def gates(
     *,
     layers: int | str = -1,
 ) -> Float[Tensor, "b gy gx"]:
-    """Return the gate by which an attention block multiplies its features at each place.
+    """Return the spatial gate that an attention block multiplies its features by.
 
-    Of a gate for each channel and place (BAM, coordinate attention, triplet attention, SimAM) the
-    mean over channels is returned. Gates of channels alone (squeeze-and-excitation, ECA) have no
-    place. A module that runs several times has the gate of its last run.
+    Gates with a value per channel and position (BAM, coordinate attention, triplet attention,
+    SimAM) are averaged over channels. Channel gates (squeeze-and-excitation, ECA) have no spatial
+    map. If a module runs several times, its last call counts.
 
     Args:
         subject: A model with attention blocks or attention gates.
-        images: Normalized.
-        layers: Index of the gate in the order of the modules (-1 is the last one), or the name of
-            its block, or of the module that the block was inserted after.
+        images: Normalized images.
+        layers: Index of the gate in module order (-1 is the last), or the name of its block or of
+            the module that the block was inserted after.
 
     Raises:
         ValueError: If there is no such gate.
@@ -99,7 +99,7 @@ def gates(
         ('0.visattn.cbam.spatial_tap', 'gate', (30, 40), (4, 4))
 
     Source:
-        Woo et al. 2018, arXiv:1807.06521, figure 5, draws gated features; these are the gates.
+        Woo et al. 2018, arXiv:1807.06521, equation 3, for CBAM; see the other blocks for theirs.
     """
     site = resolve_gate(subject.info, layers)
     with torch.no_grad(), record(subject, layers=[site]) as recording:

@@ -1,7 +1,4 @@
-"""Gradient methods: saliency, gradient × input, SmoothGrad, IG; and FullGrad.
-
-They are gradients with respect to the input; those of FullGrad also with respect to the biases.
-"""
+"""Gradient methods: saliency, gradient × input, SmoothGrad, Integrated Gradients, FullGrad."""
 
 from typing import Any
 
@@ -27,13 +24,12 @@ from visattn.recording.places import CellStrides
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import resample_to_input
 
-_COMPLETENESS = 1e-3  # of the sum of absolute parts
+_COMPLETENESS = 1e-3  # relative to the sum of the absolute parts
 _COVERED = (
     "it must consist of convolutions, linear layers, batch normalization, pooling and elementwise "
-    "activations: gradients times input and biases do not sum to its output"
+    "activations, but gradients times input and biases do not sum to its output"
 )
-# A ReLU or leaky ReLU equals its slope times its input, so that nothing is left for a bias; a ReLU6
-# above 6 does not.
+# ReLU and leaky ReLU equal slope times input, so they have no implicit bias; ReLU6 has, above 6.
 _ACTIVATIONS = frozenset(
     {"gelu", "silu", "mish", "elu", "celu", "selu", "hardswish", "softplus", "relu6", "hardtanh"}
     | {"sigmoid", "tanh", "hardsigmoid"}
@@ -50,8 +46,7 @@ def input_gradient(
 ) -> Float[Tensor, "b y x"]:
     """Saliency: the gradient of the target with respect to each pixel.
 
-    It only requires a differentiable model, and therefore applies to models without attention and
-    feature layers too.
+    It works for any differentiable model.
 
     Args:
         signed: Return the sum over channels, instead of the maximum absolute value.
@@ -121,8 +116,8 @@ def smoothgrad(
         stdev_spread: Standard deviation of the noise, relative to the range (max - min) of the
             image.
         signed: Return the sum over channels, instead of the maximum absolute value.
-        seed: Of the noise.
-        internal_batch_size: Images in one forward pass; None for as many as suit the memory.
+        seed: Random seed of the noise.
+        internal_batch_size: Images in one forward pass; None chooses it for the device.
 
     Source:
         Smilkov et al. 2017, arXiv:1706.03825, section 3.
@@ -168,14 +163,14 @@ def integrated_gradients(
         n_steps: Points of the Gauss-Legendre quadrature.
         baselines: Color of the baseline image: `mean`, `black` or `white`.
         signed: Return the sum over channels, instead of the maximum absolute value.
-        internal_batch_size: Images in one forward pass; None for as many as suit the memory.
+        internal_batch_size: Images in one forward pass; None chooses it for the device.
 
     Source:
         Sundararajan, Taly and Yan 2017, arXiv:1703.01365, equation 1.
     """
     baseline = baseline_image(images, subject.info, baselines)
     difference = images - baseline
-    points, weights = np.polynomial.legendre.leggauss(n_steps)  # of an integral from -1 to 1
+    points, weights = np.polynomial.legendre.leggauss(n_steps)  # on [-1, 1]
     alphas, weights = (
         torch.from_numpy(values).to(images).view(-1, 1, 1, 1, 1)
         for values in ((points + 1) / 2, weights / 2)
@@ -216,7 +211,7 @@ def _reduce_channels(
 
 
 def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
-    """Return contributions of a layer as a map: absolute, normalized, summed over channels.
+    """Return the contributions of a layer as a map: absolute, normalized, summed over channels.
 
     Each image is normalized to [0, 1] over all channels and positions; equal values give zeros.
 
@@ -236,7 +231,7 @@ def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "
 def _incomplete(subject: Subject, _target: object) -> str:
     """Return why gradients times input and biases do not sum to the score; "" if they do.
 
-    It is tried on a noise image, for the sum of all outputs.
+    It is tested on a noise image, for the sum of all outputs.
     """
     size = (1, len(subject.info.mean), *subject.info.input_size)
     noise = torch.randn(size, generator=torch.Generator().manual_seed(0))
@@ -248,7 +243,7 @@ def _incomplete(subject: Subject, _target: object) -> str:
     try:
         noise = noise.to(first_weight(subject.model))
         value, parts, _ = _parts(subject, noise, total)
-    except (RuntimeError, ValueError):  # of operations without a gradient
+    except (RuntimeError, ValueError):  # from operations without a gradient
         return "its output has no gradient on an image of noise"
     sums = torch.stack([part.double().sum() for part in parts])
     error = (value.double() - sums.sum()).abs()
@@ -262,8 +257,8 @@ def fullgrad(
     """FullGrad: gradients times input, and gradients times biases of all layers.
 
     For CNNs of convolutions, batch normalization, pooling and elementwise activations these parts
-    sum to the score; others are refused. Biases of activations are implicit: what is not gradient
-    times input. The map is the sum of the absolute parts, each layer normalized.
+    sum to the score; other models are not supported. The implicit bias of an activation is its
+    value minus slope times input. The map is the sum of the absolute parts, normalized per layer.
 
     Source:
         Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
@@ -283,7 +278,7 @@ def _parts(
 ) -> tuple[Float[Tensor, " b"], list[Tensor], CellStrides]:
     """Return the values of a target, and gradients times input and biases of each layer."""
     strides = CellStrides()
-    with frozen(subject.model):  # also while checkpointed blocks run once more
+    with frozen(subject.model):  # also for the backward pass, which reruns checkpointed blocks
         with strides.watching(subject.model), _Biases() as biases:
             inputs = with_grad(images)
             values = target(subject.forward(inputs))
@@ -296,7 +291,7 @@ def _parts(
 
 
 class _Biases(TorchFunctionMode):
-    """Collects where layers put out, and what they add there to gradient times input."""
+    """Collects the output edge of each layer, with the (implicit) bias of the layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -310,7 +305,7 @@ class _Biases(TorchFunctionMode):
         bias: Tensor | None = None
         if name in ("conv2d", "conv_transpose2d", "linear", "batch_norm"):
             bias = func(torch.zeros_like(args[0][:1]), *args[1:], **kwargs).detach()
-        elif name.rstrip("_") in _ACTIVATIONS:  # its value, less its slope times its input
+        elif name.rstrip("_") in _ACTIVATIONS:  # value minus slope times input
             leaf = args[0].detach().clone().requires_grad_()
             value = func(leaf.clone(), *args[1:], **kwargs)  # a clone, for in-place activations
             [slope] = torch.autograd.grad(value.sum(), leaf)

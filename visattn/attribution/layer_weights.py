@@ -24,8 +24,8 @@ class LayerWeights:
     """Attention weights of one layer.
 
     Args:
-        weights: With the columns of prefix tokens; for attention pooling with one row.
-        gradients: Those of the target for the weights; without one, the weights.
+        weights: Including prefix tokens; attention pooling has a single row.
+        gradients: Of the target with respect to the weights; the weights if none were requested.
         num_prefix: Number of tokens before the grid.
         grid: Rows and columns of the other tokens.
         single_query: Whether it is attention pooling or class attention, with a single query.
@@ -40,11 +40,11 @@ class LayerWeights:
     shares: Float[Tensor, " q"]
 
     def to_grid(self, rows: Float[Tensor, "b m"]) -> Float[Tensor, "b gy gx"]:
-        """Return values of tokens as a map, without prefix tokens."""
+        """Return the values of tokens as a map, without prefix tokens."""
         return rows[:, self.num_prefix :].unflatten(1, self.grid)
 
     def mean_of_read_rows(self, matrix: Float[Tensor, "b n m"]) -> Float[Tensor, "b m"]:
-        """Return the mean of the rows that the scores read, by their shares."""
+        """Return the mean of the rows that the scores read, weighted by their shares."""
         if self.single_query:
             return matrix.mean(1)
         return torch.einsum("n,bnm->bm", self.shares.to(matrix), matrix)
@@ -62,11 +62,11 @@ def record_weights(
     """Return the attention weights of layers.
 
     Args:
-        queries: Selected as `record` takes them.
-        gradients: Whether to take the gradient of the target for each, too.
+        queries: Selected queries, as for `record`.
+        gradients: Whether to compute the gradient of the target with respect to the weights, too.
 
     Raises:
-        ValueError: If a layer runs several times.
+        ValueError: If a layer does not run exactly once.
     """
     info, model = subject.info, subject.model
     sites = [layer.site for layer in layers]
@@ -97,9 +97,7 @@ def record_weights(
 
 
 def with_query_axis(weights: Float[Tensor, "b *axes m"]) -> Float[Tensor, "b h n m"]:
-    """Return recorded weights as `[b h n m]`.
-
-    `[b h m]` are those of a single query; `[b m]` has no heads either.
+    """Return recorded weights as `[b h n m]`: `[b h m]` lacks queries, `[b m]` heads too.
 
     Example:
         >>> with_query_axis(torch.ones(2, 15)).shape, with_query_axis(torch.ones(2, 3, 15)).shape
@@ -112,10 +110,10 @@ def with_query_axis(weights: Float[Tensor, "b *axes m"]) -> Float[Tensor, "b h n
 def check_one_call_each(
     info: ModelInfo, recording: Recording, layers: Sequence[AttentionLayer]
 ) -> None:
-    """Check that each layer ran once.
+    """Check that each layer ran exactly once.
 
     Raises:
-        ValueError: If one did not, or ran several times.
+        ValueError: If it did not.
     """
     if len(recording.maps) != len(layers):
         sites = ", ".join(attention_map.site for attention_map in recording.maps)
@@ -131,9 +129,9 @@ def resolve_attention_layer(
     """Return an attention layer.
 
     Args:
-        layer: Its index among those that the scores read, -1 for the last, or the name of the
+        layer: Its index among those that the scores read (-1 is the last), or the name of the
             module or of the block around it.
-        allow_unread: Whether it may be one that no score depends on.
+        allow_unread: Whether layers that no score depends on may be selected by name.
 
     Raises:
         ValueError: If there is no such layer, or several in that block.
@@ -166,7 +164,7 @@ def resolve_attention_layers(
     grids = {each.key_grid or each.grid for each in chosen}
     if len(grids) != 1:
         got = ", ".join(f"{rows} x {columns}" for rows, columns in sorted(grids)) or "none"
-        raise ValueError(f"layers must have one token grid to take their mean, got {got}")
+        raise ValueError(f"layers must share one token grid to be averaged, got {got}")
     return list(dict.fromkeys(chosen))
 
 
@@ -188,14 +186,14 @@ def no_single_grid(subject: Subject, _target: object) -> str:
     if info.parallel_layers:
         first, second = info.parallel_layers
         return (
-            f"its layers {first} and {second} run side by side, so that their attention cannot be "
+            f"its layers {first} and {second} run in parallel, so that their attention cannot be "
             "multiplied; use the method attention for single layers"
         )
     if any(layer.single_query for layer in layers[:-1]):
-        return "several layers have a single query, and not only the last one that pools"
+        return "a layer before the last has a single query, so that attention cannot be multiplied"
     for layer, later in pairwise(layer for layer in layers if not layer.single_query):
         tokens, added = layer.prefix_tokens, later.prefix_tokens
-        if added[len(added) - len(tokens) :] != tokens:  # others may come in front of them
+        if added[len(added) - len(tokens) :] != tokens:  # new ones may be added in front
             return f"its prefix tokens change from {tokens} at {layer.site} to {added}"
     return ""
 
@@ -203,14 +201,14 @@ def no_single_grid(subject: Subject, _target: object) -> str:
 def read_shares(
     info: ModelInfo, prefix_tokens: tuple[str, ...], grid: tuple[int, int]
 ) -> Float[Tensor, " n"]:
-    """Return the share of each token of a layer in what the scores read; they sum to 1.
+    """Return the share of each token of a layer in what the scores read; shares sum to 1.
 
-    Maps are drawn from the rows of these tokens. They are measured (`ModelInfo.read_rows`): a token
-    is read if a score has a gradient for its row after the last attention layer. Tokens that are
-    pooled by linear weights have shares in proportion to these weights (each token of a mean the
-    same); see `visattn.recording.score_trace.shares_of_rows`. In earlier layers the same tokens are
-    drawn, or the patches where a layer does not have them yet. Where nothing could be measured,
-    `ModelInfo.pooling` holds the convention, and `pooling_assumed` the reason.
+    Maps are the mean of the rows of these tokens, weighted by share. Shares are measured
+    (`ModelInfo.read_rows`): a token is read if a score has a gradient with respect to its row after
+    the last attention layer, with a share in proportion to its weight in a linear pooling; see
+    `visattn.recording.score_trace.shares_of_rows`. Earlier layers use the same tokens, or all
+    patches if they do not have them yet. If nothing could be measured, shares follow the convention
+    in `ModelInfo.pooling`, for the reason in `pooling_assumed`.
 
     Example:
         >>> info = ModelInfo("tiny", "timm", (6, 10), (0.5,), (0.5,), "distilled")
@@ -221,8 +219,8 @@ def read_shares(
     pooled = _POOLED_TOKENS.get(info.pooling, ())
     prefix, patches = [float(token in pooled) for token in prefix_tokens], 0.0
     cells = torch.full(grid, 1 / (grid[0] * grid[1]))
-    # What a pool reads of each token is in its own weights: the layers below are drawn for all
-    # patches alike.
+    # The weights of a pool already hold what it reads of each token, so that earlier layers use all
+    # patches equally.
     if read is not None and not read.pool:
         missing = len(prefix_tokens) - len(read.prefix)  # later layers add tokens in front
         prefix = [0.0] * missing + list(read.prefix[max(-missing, 0) :])
@@ -237,7 +235,7 @@ def read_shares(
 
 
 def describe_read_rows(info: ModelInfo) -> str:
-    """Return which rows maps are drawn from, for their info.
+    """Describe the rows that maps are averaged over, for their info.
 
     Example:
         >>> describe_read_rows(ModelInfo("tiny", "timm", (6, 10), (0.5,), (0.5,), "mean"))

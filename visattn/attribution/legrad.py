@@ -1,7 +1,7 @@
-"""LeGrad: gradients of attention, at the tokens that each block of a transformer gives on.
+"""LeGrad: gradients of the scores of each transformer block with respect to its attention.
 
-One run of the model keeps the tokens Z and the attention A of each block. What a block explains is
-what the rest of the model, its head, says of its tokens:
+One forward pass keeps the output tokens Z and the attention A of each block. The score of a block
+is the output of the model's head for its tokens:
 
     images --> block 1 --> block 2 --> block 3      kept: tokens Z1 Z2 Z3, attention A1 A2 A3
                   Z1          Z2          Z3
@@ -40,11 +40,11 @@ from visattn.recording.subject import Subject
 def block_names(info: ModelInfo) -> list[str]:
     """Return the names of the blocks around the attention layers, without attention pooling.
 
-    They are those of the layers up to the first part in which these differ; of a single layer up
-    to the number that a container gives.
+    A name is that of the layer, up to the first part that differs between layers; for a single
+    layer, up to its index in a container.
 
     Raises:
-        ValueError: If the layers are not one to a block.
+        ValueError: If a block has several layers.
 
     Example:
         >>> from visattn.recording.model_info import AttentionLayer
@@ -66,33 +66,33 @@ def block_names(info: ModelInfo) -> list[str]:
 
 
 @contextmanager
-def _giving(block: nn.Module, tokens: Tensor | None = None) -> Iterator[list[Tensor]]:
-    """Let a block give on these tokens inside the block; the list gets those that it gave on.
+def _output_tokens(block: nn.Module, tokens: Tensor | None = None) -> Iterator[list[Tensor]]:
+    """Collect the output tokens of a block within the context, and replace them if any are given.
 
-    They are `[b, m, d]` or `[m, b, d]`, alone or the first of a tuple.
+    They are `[b, m, d]` or `[m, b, d]`, alone or first in a tuple.
     """
-    given: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
         hidden = output[0] if isinstance(output, tuple) else output
-        given.append(hidden)
+        outputs.append(hidden)
         if tokens is None:
             return None
         return (tokens, *output[1:]) if isinstance(output, tuple) else tokens
 
-    # before the hooks of others, which may collect the outputs of blocks
+    # before other hooks, which may collect the outputs of blocks
     handle = block.register_forward_hook(in_this_run(hook), prepend=True)
     try:
-        yield given
+        yield outputs
     finally:
         handle.remove()
 
 
 def _no_chain(subject: Subject, _target: object) -> str:
-    """Return why a model is no chain of blocks with one token grid; "" if it may be."""
+    """Return why a model is not a chain of blocks with one token grid; "" if it may be."""
     layers = subject.info.attention_layers
     if layers and all(layer.single_query or layer.pools for layer in layers):
-        return "its only attention is a pool, and LeGrad reads the tokens after each block"
+        return "its only attention is attention pooling, but LeGrad needs attention in its blocks"
     return no_single_grid(subject, _target)
 
 
@@ -102,20 +102,20 @@ def legrad(
     images: Float[Tensor, "b c y x"],
     target: Target,
 ) -> Float[Tensor, "b gy gx"]:
-    """LeGrad: the gradient of each layer's own score for its own attention, summed over layers.
+    """LeGrad: gradients of each layer's own score for its attention, summed over layers.
 
-    The score of a layer is what the head of the model gives for the mean of the tokens after that
-    layer. Its gradient for the layer's attention is clipped at 0 and averaged over heads and
-    queries. A model with attention pooling gets the tokens of each layer instead, and the gradient
-    is that for the weights of the pool.
+    The score of a layer is the output of the model's head for the mean of the tokens after that
+    layer. Its gradient with respect to the layer's attention is clipped at 0 and averaged over
+    heads and queries. With attention pooling, the head gets all tokens of each layer, and the
+    gradient is taken with respect to the weights of the pool.
 
     Raises:
-        ValueError: If the scores read more than the last block.
+        ValueError: If the scores depend on more than the output of the last block.
 
     Source:
-        Bousselham et al. 2024, arXiv:2404.03214, section 3; the authors pool the mean of all
-        tokens. Deviations: the map is not scaled to 0 and 1, so that those of several texts can
-        be compared; with attention pooling, patches that an empty text also marks are kept.
+        Bousselham et al. 2024, arXiv:2404.03214, section 3, with the mean of all tokens as in the
+        authors' code. Deviations: maps are not scaled to [0, 1], so that those of several texts can
+        be compared; with attention pooling, patches that an empty text also highlights are kept.
     """
     info, model = subject.info, subject.model
     layers = [layer for layer in info.attention_layers if not layer.single_query]
@@ -126,7 +126,7 @@ def legrad(
     cells = layers[0].grid[0] * layers[0].grid[1]
     with frozen(model):
         with ExitStack() as stack, record(subject, layers=sites, differentiable=True) as recording:
-            runs = [stack.enter_context(_giving(block)) for block in blocks]
+            runs = [stack.enter_context(_output_tokens(block)) for block in blocks]
             values = target(subject.forward(with_grad(images)))
         check_one_call_each(info, recording, layers)
         pairs = zip(layers, runs, strict=True)
@@ -137,16 +137,16 @@ def legrad(
         blank = torch.zeros_like(images)
 
         def head(given: Float[Tensor, "mb n d"]) -> Any:
-            """Return the output of the model for these tokens after its last block."""
-            with _giving(blocks[-1], given.movedim(1, at[-1])):
+            """Return the output of the model with these tokens as the output of its last block."""
+            with _output_tokens(blocks[-1], given.movedim(1, at[-1])):
                 try:
                     return subject.forward(blank)
                 except Exception:  # noqa: BLE001 - a model may check how many images it has
                     return subject.forward(blank.repeat(len(given) // len(blank), 1, 1, 1))
 
-        # the tokens of each block, and those of the last as they are, through the head at once
+        # one pass of the head for the tokens of each block, and for those of the last unchanged
         chosen = tokens
-        if not pools:  # of equal tokens any pooling, also of the patches alone, gives this one
+        if not pools:  # any pooling of equal tokens, also of patches only, gives their mean
             chosen = [each.mean(1, keepdim=True).expand_as(tokens[-1]) for each in tokens]
         given = torch.stack(
             [*map(with_grad if pools else torch.clone, chosen), tokens[-1].detach()]
@@ -158,8 +158,8 @@ def legrad(
             *scores, other = evaluate_target(replace(subject, forward=head), given, target)
         if not torch.allclose(values, other, rtol=1e-3, atol=1e-5):
             raise ValueError(
-                f"the scores of {info.name} must be computed from the output of its last block, "
-                f"{names[-1]}, alone, but they also read others; use relevance or gradient_rollout"
+                f"the scores of {info.name} must depend only on the output of its last block, "
+                f"{names[-1]}, but they do not; use relevance or gradient_rollout"
             )
         if recorded_pools is not None:
             of_pool = grad(torch.stack(scores).sum(), recorded_pools.weights)

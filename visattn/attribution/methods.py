@@ -1,4 +1,4 @@
-"""All attribution methods: importing this module fills the table of `registry`."""
+"""All attribution methods, registered when this module is imported."""
 
 from typing import get_args
 
@@ -26,4 +26,4 @@ _ORDER = {needs: number for number, needs in enumerate(get_args(Needs))}
 for _entry in sorted(
     METHODS.values(), key=lambda each: (_ORDER[each.needs], each.function.__module__)
 ):
-    METHODS[_entry.name] = METHODS.pop(_entry.name)  # whatever order modules were imported in
+    METHODS[_entry.name] = METHODS.pop(_entry.name)  # the same order however modules were imported

@@ -1,4 +1,4 @@
-"""Perturbation methods: occlusion and RISE, and how variants of images are scored."""
+"""Perturbation methods (occlusion and RISE), and the scoring of image variants."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from visattn.recording.subject import Subject
 
 Baseline = Literal["mean", "black", "white"]
 VariantScorer = Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]
-"""Maps variants of images to one number for each."""
+"""From variants of images to one score for each."""
 
 
 def occlusion_windows(
@@ -44,8 +44,8 @@ def occlusion_windows(
     """
     if not all(1 <= step <= side for step, side in zip(stride, window_size, strict=True)):
         raise ValueError(
-            "the stride must be at least 1 and at most the window, to cover the image; got "
-            f"stride {stride}, window {window_size}"
+            "the stride must be at least 1 and at most the window size, or windows leave gaps; got "
+            f"stride {stride} and window size {window_size}"
         )
     tops, lefts = (
         torch.arange(-(-max(length - side, 0) // step) + 1) * step
@@ -83,22 +83,22 @@ def occlusion(
     baselines: Baseline = "mean",
     internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b y x"]:
-    """Occlusion: the mean decrease of the target over all windows that hide a pixel.
+    """Occlusion: the mean drop of the target over all windows that cover a pixel.
 
-    Where the target increases the map is negative. Of a class it is the probability.
+    Negative values mean that hiding the pixel raises the target. Classes are scored by probability.
 
     Args:
         sliding_window_size: Side of the window in pixels; 1/7 of the shorter side if None.
         stride: Step of the window in pixels; half of the window if None.
-        baselines: Color of the window: `mean`, `black` or `white`.
-        internal_batch_size: Images in one forward pass; None for as many as suit the device.
+        baselines: Fill color of the window: `mean`, `black` or `white`.
+        internal_batch_size: Images in one forward pass; None chooses it for the device.
 
     Raises:
         ValueError: If the window is empty, or windows leave gaps.
 
     Source:
-        Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2. Deviation: a pixel gets the mean of
-        all windows over it, instead of the value of the one centered on it.
+        Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2. Deviation: a pixel gets the mean over
+        all windows that cover it, instead of the value of the one centered on it.
     """
     size = (images.shape[2], images.shape[3])
     side = max(1, min(size) // 7) if sliding_window_size is None else sliding_window_size
@@ -124,8 +124,8 @@ def rise_grids(
 ) -> tuple[Float[Tensor, "m cells cells"], Float[Tensor, "m 2"]]:
     """Return random binary grids and offsets for RISE masks.
 
-    A larger number of grids begins with the same grids. Each has `num_cells` cells along a side,
-    which are 1 with `keep_probability`.
+    Each of the `num_cells` x `num_cells` cells is 1 with `keep_probability`. With the same seed, a
+    larger number of grids starts with the same ones.
 
     Returns:
         Grids, and offsets in [0, 1) as fractions of a cell.
@@ -158,7 +158,7 @@ def rise_masks(
         Petsiuk et al. 2018, arXiv:1806.07421, section 3.2.
     """
     cells = grids.shape[1]
-    # One cell more than the image needs, so that the crop may start anywhere in the first cell.
+    # One extra cell, so that the crop may start anywhere in the first cell.
     cell = [-(-length // cells) for length in size]
     whole = [(cells + 1) * side for side in cell]
     large = interpolate(grids[:, None], whole, mode="bilinear", align_corners=False)[:, 0]
@@ -182,18 +182,18 @@ def rise(
     seed: int = 0,
     internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b y x"]:
-    """RISE: the mean of the target over random masks, weighted by the visibility of each pixel.
+    """RISE: the mean of the target over random masks, weighted by each pixel's mask value.
 
-    All images get the same masks, so that the map of an image does not depend on its batch. Of a
-    class the target is the probability.
+    All images get the same masks, so that a map does not depend on the rest of the batch. Classes
+    are scored by probability.
 
     Args:
         num_masks: Number of masks; the paper uses 4000 to 8000.
         grid_size: Cells along a side of a mask.
         keep_probability: Probability that a cell stays visible, above 0 and below 1.
         baselines: Color of hidden pixels: `mean`, `black` or `white`.
-        seed: Of the masks.
-        internal_batch_size: Images in one forward pass; None for as many as suit the device.
+        seed: Random seed of the masks.
+        internal_batch_size: Images in one forward pass; None chooses it for the device.
 
     Source:
         Petsiuk, Das and Saenko 2018, arXiv:1806.07421, equation 6.
@@ -217,7 +217,7 @@ def rise(
 
 
 def baseline_image(images: Float[Tensor, "b c y x"], info: ModelInfo, baseline: Baseline) -> Tensor:
-    """Return a normalized image of one color and one pixel, which broadcasts to any size.
+    """Return a uniform baseline image, normalized, as one pixel that broadcasts to any size.
 
     Args:
         baseline: The mean color (0 when normalized), black or white.
@@ -236,7 +236,7 @@ def baseline_image(images: Float[Tensor, "b c y x"], info: ModelInfo, baseline: 
 
 
 def denormalize(images: Float[Tensor, "b c y x"], info: ModelInfo) -> Float[Tensor, "b c y x"]:
-    """Return normalized images as colors in [0, 1].
+    """Undo the normalization of images; colors are clamped to [0, 1].
 
     Example:
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.25,), "none")
@@ -250,7 +250,7 @@ def denormalize(images: Float[Tensor, "b c y x"], info: ModelInfo) -> Float[Tens
 def _masked_variants(
     images: Float[Tensor, "b c y x"], masks: Float[Tensor, "m y x"], baseline: Tensor
 ) -> Float[Tensor, "m b c y x"]:
-    """Return each image with each mask, replaced by the baseline where the mask is 1."""
+    """Return each image under each mask, with the baseline where the mask is 1."""
     return torch.lerp(images, baseline.expand_as(images), masks[:, None, None])
 
 
@@ -263,9 +263,9 @@ def variant_scorer(
     *,
     backward: bool = False,
 ) -> tuple[VariantScorer, int, Float[Tensor, "1 b"]]:
-    """Return the function that scores variants of images, how many it takes, and their own scores.
+    """Return a function that scores variants of images, its chunk size, and the images' scores.
 
-    The target is called with the images first.
+    The target is called on the original images first.
 
     Example:
         >>> from visattn.attribution.targets import Score
@@ -293,7 +293,7 @@ def variant_scorer(
 def images_per_pass(images: Float[Tensor, "b c y x"], *, backward: bool = False) -> int:
     """Return how many images to put into one pass of the model.
 
-    On CPUs as many as have their activations in the caches: larger batches are slower. With a
+    On a CPU, as many as keep their activations in cache, since larger batches are slower. With a
     backward pass, eight: fewer are slower on an idle machine, more on a busy one.
 
     Args:
@@ -322,9 +322,9 @@ def evaluate_target(
     """Return the value of the target for each variant of each image.
 
     Args:
-        variants: What the subject takes: images, or tokens that one of its layers continues with.
-        score_type: Whether a class target selects `probabilities` or `logits`; functions always
-            get the output of the model.
+        variants: Inputs of the subject: images, or tokens that one of its layers continues from.
+        score_type: Whether class targets are `probabilities` or `logits`; other targets always get
+            the output of the model.
         internal_batch_size: Images in one forward pass, for class targets; None for all at once.
     """
     kind = target.kind if isinstance(target, Score) else "function"
@@ -340,7 +340,7 @@ def evaluate_target(
         return target(scores).unflatten(0, shape)
     if kind == "thing":
         return target(subject.forward(images)).unflatten(0, shape)
-    # A function of the user gets one variant of all images, whose output may be of several parts.
+    # A user's function gets one variant of all images at a time: outputs may have several parts.
     outputs: Any = map(subject.forward, variants)
     if not (output.key or output.error):
         outputs = subject.forward(images).unflatten(0, shape)

@@ -1,4 +1,4 @@
-"""Attribution methods: what describes one, and the table in which it is registered."""
+"""The registry of attribution methods."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,8 +19,8 @@ from visattn.results.kinds import MapKind
 Needs = Literal["tokens", "features", "gates", "gradient", "scores", "pixels"]
 F = TypeVar("F", bound=Callable[..., Tensor])
 _NO_QUERIES = (
-    "no attention from its queries to the image can be recorded: they sample points, or are tokens "
-    "of the encoder"
+    "attention from its queries to the image cannot be recorded: they use deformable attention, or "
+    "are tokens of the encoder"
 )
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
@@ -33,15 +33,15 @@ class Method:
         name: Identifier in Python and on the command line.
         title: Name in the literature.
         paper: Reference.
-        needs: Requirement of the model: attention among `tokens`, `features` on a grid, attention
-            `gates`, a `gradient` down to the image, only `scores`, or only the `pixels` of the
-            image.
+        needs: What the model must provide: attention among `tokens`, `features` on a grid,
+            attention `gates`, a `gradient` with respect to the image, only `scores`, or nothing,
+            if the method reads only the `pixels`.
         function: From a `Subject`, normalized images, a target and options to maps.
         kind: Kind of the maps.
-        signed: Whether maps also have negative values, for evidence against the target; an option
+        signed: Whether maps have negative values, for evidence against the target; an option
             `signed` overrides it.
-        check: Further requirement: from a `Subject` and the target to the reason why the method
-            does not fit, "" if it does.
+        check: Additional check: from a `Subject` and the target to the reason why the method does
+            not fit, "" if it does.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Method:
 
     @cached_property
     def on_grid(self) -> bool:
-        """Whether a map lies on the grid of a layer, and not on the pixels."""
+        """Whether maps are on the grid of a layer, instead of the pixels."""
         return self.needs == "tokens" or "layers" in self.default_kwargs
 
     def explains(self, target: Any) -> bool:
@@ -75,13 +75,13 @@ class Method:
         target: Any = None,
         args: Mapping[str, Any] = _NO_ARGUMENTS,
     ) -> str:
-        """Return "" if a model supports the method, or else the reason why it does not.
+        """Return the reason why a model does not support the method; "" if it does.
 
         Args:
             subject: A model with its metadata.
             target: What is explained: a class, a function of the output, a `PixelTarget`,
                 `RegionTarget`, `BoxTarget` or `QueryTarget`; None for the predicted class.
-            args: Arguments of the method. A layer that they name is checked when it is resolved.
+            args: Arguments of the method. Layers in them are not checked here.
 
         Example:
             >>> from visattn.attribution.methods import METHODS
@@ -89,7 +89,7 @@ class Method:
             >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
             >>> network = Subject(torch.nn.Identity(), info, torch.nn.Identity())
             >>> METHODS["gradcam"].supports(network)
-            'it has no layer whose features lie on a grid; name one of its modules with layers='
+            'it has no layer with features on a grid; select one of its modules with layers='
         """
         info = subject.info
         dense = isinstance(target, DenseTarget)
@@ -100,9 +100,11 @@ class Method:
         # the layers of a dense model are searched when a map is computed
         if self.needs == "features" and not (info.feature_layers or dense or "layers" in args):
             hint = (
-                "; name one of its modules with layers=" if "layers" in self.default_kwargs else ""
+                "; select one of its modules with layers="
+                if "layers" in self.default_kwargs
+                else ""
             )
-            return (info.features_error or "it has no layer whose features lie on a grid") + hint
+            return (info.features_error or "it has no layer with features on a grid") + hint
         if reason := self.check(subject, target):
             return reason
         if self.name == "attention" and isinstance(target, QueryTarget):
@@ -119,32 +121,32 @@ METHODS: dict[str, Method] = {}
 def method(name: str, *, title: str, paper: str, needs: Needs, **facts: Any) -> Callable[[F], F]:
     """Return a decorator that registers a function as an attribution method.
 
-    The function then is a method of `va.explain`, `va.methods_for` and `visattn overlay`. It takes
-    a `Subject` (`model`, `forward`, `info`), normalized images `[b, c, y, x]`, a target,
-    which is a function from the output of `forward` to one number per image, and its own options by
-    keyword; it returns maps `[b, y, x]`. A formula of activations and gradients becomes such a
-    function with `class_activation_map`.
+    The method is then available in `va.explain`, `va.methods_for` and `visattn overlay`. The
+    function takes a `Subject` (`model`, `forward`, `info`), normalized images `[b, c, y, x]`, a
+    target (a function from the output of `forward` to one number per image), and its own options as
+    keyword arguments; it returns maps `[b, y, x]`. Formulas of activations and gradients are turned
+    into methods by `class_activation_map`.
 
     Args:
         name: Identifier in Python and on the command line.
         title: Name in the literature.
         paper: Reference.
-        needs: Requirement of the model, see `Method`.
-        facts: More of what `Method` takes.
+        needs: What the model must provide, see `Method`.
+        facts: Further arguments of `Method`.
 
     Example:
         >>> import numpy as np
         >>> import visattn as va
         >>> from visattn.attribution import class_activation_map
         >>> from visattn.models import AttentionResNet
-        >>> for name in ("mean_activation", "flat"):  # forgotten behind this example
+        >>> for name in ("mean_activation", "flat"):  # unregistered after this example
         ...     getfixture("monkeypatch").setitem(METHODS, name, None)
-        >>> @method("mean_activation", title="Mean activation", paper="of my own",
+        >>> @method("mean_activation", title="Mean activation", paper="unpublished",
         ...         needs="features", kind="saliency")
         ... @class_activation_map
         ... def mean_activation(activations):
         ...     return activations.mean(1)
-        >>> @method("flat", title="Flat", paper="of my own", needs="scores")
+        >>> @method("flat", title="Flat", paper="unpublished", needs="scores")
         ... def flat(subject, images, target, *, side: int = 3):
         ...     scores = target(subject.forward(images)).detach()
         ...     return scores[:, None, None].expand(-1, side, side)
@@ -164,7 +166,7 @@ def method(name: str, *, title: str, paper: str, needs: Needs, **facts: Any) -> 
 
 
 def find_name(name: str, names: Collection[str]) -> str:
-    """Return the one of some names that differs in case and signs at most; else the name.
+    """Return the one of `names` that equals `name` up to case and punctuation; else `name`.
 
     Example:
         >>> find_name("Grad-CAM++", ["gradcam", "gradcam++"]), find_name("rize", ["rise"])
@@ -180,7 +182,7 @@ def find_name(name: str, names: Collection[str]) -> str:
 
 
 def get_method(name: str) -> Method:
-    """Return a method by name, whatever its case and signs: `gradcam`, `Grad-CAM`.
+    """Return a method by name, ignoring case and punctuation: `gradcam`, `Grad-CAM`.
 
     Raises:
         ValueError: If the name is unknown; the message suggests similar names.
@@ -222,12 +224,12 @@ def supported_methods(subject: Subject, target: Any = None) -> list[str]:
 
 
 def default_method(supported: Sequence[str], *, of_texts: bool = False, num_layers: int = 0) -> str:
-    """Return the method that is used if none is named: rollout, else Grad-CAM, else what fits.
+    """Return the default method: rollout if supported, else Grad-CAM, attention or input gradients.
 
     Args:
-        supported: Names of the methods that fit the model.
+        supported: Names of the methods that the model supports.
         of_texts: Whether texts are explained, which rollout would ignore.
-        num_layers: Number of layers that are named: rollout takes none, Grad-CAM at most one.
+        num_layers: Number of selected layers: rollout takes none, Grad-CAM at most one.
 
     Example:
         >>> default_method(["gradcam", "rollout"]), default_method(["rise", "gradcam"])

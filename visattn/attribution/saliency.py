@@ -1,4 +1,4 @@
-"""Saliency without a model: Itti-Koch with its filters, and the controls of `score maps`."""
+"""Saliency without a model: Itti-Koch and its filters, and the baselines of `score maps`."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ _ORIENTATIONS, _WAVELENGTH, _SIGMA, _RADIUS = 4, 4.0, 1.25, 4  # in pixels
 
 
 def gabor_filters() -> Float[Tensor, "o 2 k k"]:
-    """Return quadrature pairs of Gabor filters, even and odd, in float64.
+    """Return quadrature pairs (even, odd) of Gabor filters, in float64.
 
-    The wave of orientation o runs along the angle o · 45°, from the right towards the bottom. The
-    energy (root of the sum of squares) of a pair is 0 for a constant image and 1 for a wave of
-    amplitude 1 of the same kind.
+    The wave of orientation o travels along the angle o · 45°, measured from right to bottom. The
+    energy (root of the sum of squares) of a pair is 0 for a constant image and 1 for its own wave
+    with amplitude 1.
 
     Example:
         >>> even, odd = gabor_filters()[0]
@@ -48,10 +48,10 @@ def gabor_filters() -> Float[Tensor, "o 2 k k"]:
 
 
 def gabor_energy(x: Float[Tensor, "b y x"]) -> Float[Tensor, "b o y x"]:
-    """Return the Gabor energy of each pixel for each orientation; the first are vertical stripes.
+    """Return the Gabor energy of each pixel per orientation; orientation 0 is vertical stripes.
 
-    The energy is the norm of the even and the odd response of `gabor_filters`, so that it does not
-    depend on the phase. Border pixels are replicated.
+    The energy is the norm of the even and odd responses of `gabor_filters`, which does not depend
+    on the phase. Border pixels are replicated.
 
     Example:
         >>> vertical = (torch.arange(31) * (math.pi / 2)).cos().expand(1, 31, 31)
@@ -75,8 +75,8 @@ def resize_antialiased(
 ) -> Float[Tensor, "b c h w"]:
     """Resize features with a triangle filter, aligned at the outer edges.
 
-    Larger sizes are interpolated linearly; smaller ones average with a triangle filter of one
-    output pixel to each side. Constants stay constant, and resizing commutes with flips.
+    Upsampling is bilinear; the filter for downsampling extends one output pixel to each side.
+    Constants stay constant, and resizing commutes with flips.
 
     Example:
         >>> import torch
@@ -121,9 +121,9 @@ def gaussian_pyramid(x: Float[Tensor, "b c y x"], num_levels: int) -> tuple[Tens
     return tuple(pyramid)
 
 
-_MIN_MAXIMUM = 1e-4  # a map below this everywhere holds rounding errors only
+_MIN_MAXIMUM = 1e-4  # a map with a lower maximum is rounding error
 _TIE_TOLERANCE = 1e-4  # relative to the maximum: smaller differences are rounding errors
-_PEAK_THRESHOLD = 0.1  # relative to the maximum: lower local maxima are ignored
+_PEAK_THRESHOLD = 0.1  # relative to the maximum: smaller local maxima are ignored
 
 
 def normalize_peaks(maps: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
@@ -132,7 +132,7 @@ def normalize_peaks(maps: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
     Each map is scaled to [0, 1] and multiplied by (1 - m)², where m is the mean of its local maxima
     other than the global one: a single peak stays, many equal peaks vanish. Local maxima are
     compared with eight neighbors; those below a tenth of the maximum are ignored, and a plateau
-    counts once. Maps are not negative; one below 0.0001 everywhere gives 0.
+    counts once. Maps must be non-negative; a maximum below 0.0001 gives a map of zeros.
 
     Example:
         >>> normalize_peaks(torch.tensor([[[[4.0, 0.0, 2.0, 0.0, 0.0]]]]))
@@ -146,10 +146,10 @@ def normalize_peaks(maps: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
     largest = maps.amax((2, 3), keepdim=True)
     scaled = torch.where(largest > _MIN_MAXIMUM, maps / largest.clamp_min(_MIN_MAXIMUM), 0.0)
     shares = _peaks(scaled)
-    # Less the global maximum, whose value and share are 1.
+    # without the global maximum, whose value and share are 1
     rivals = shares.sum((2, 3), keepdim=True) - 1
     total = (shares * scaled).sum((2, 3), keepdim=True) - 1
-    # The smallest share of a peak is 1/4: less than 0.2 is rounding, and there is no rival.
+    # The smallest share of a peak is 1/4, so that less than 0.2 is rounding error and no rival.
     mean = torch.where(rivals > 0.2, total / rivals.clamp_min(0.2), 0.0).clamp(0, 1)
     return scaled * (1 - mean).square()
 
@@ -160,7 +160,7 @@ def _peaks(scaled: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
     tops = ((scaled >= highest - _TIE_TOLERANCE) & (scaled > _PEAK_THRESHOLD)).to(scaled.dtype)
     around = pad(tops, (1, 1, 1, 1))
     rows = max_pool2d(around, (1, 3), stride=1)
-    # A plateau pixel with neighbors above and below, or to both sides, is no corner.
+    # A plateau pixel with neighbors above and below, or on both sides, is not a corner.
     vertical = 2 - rows[:, :, :-2] - rows[:, :, 2:]
     sideways = 2 - around[:, :, 1:-1, :-2] - around[:, :, 1:-1, 2:]
     return tops * vertical * sideways / 4
@@ -169,8 +169,8 @@ def _peaks(scaled: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
 def color_opponency(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"]:
     """Return intensity, red-green opponency and blue-yellow opponency.
 
-    Colors are divided by the intensity, and 0 where it is at most a tenth of the image maximum,
-    since hue is not perceived there. Images are RGB, 0 to 1.
+    Colors are divided by the intensity; where it is at most a tenth of the image's maximum, hue is
+    hardly perceived and they are set to 0. Images are RGB, 0 to 1.
 
     Example:
         >>> color_opponency(torch.tensor([0.6, 0.0, 0.0]).view(1, 3, 1, 1)).flatten()
@@ -195,9 +195,8 @@ def color_opponency(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 y x"
 def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w"]:
     """Return the conspicuity maps of intensity, color and orientation, 0 to 1.
 
-    The maps have a sixteenth of the image size, and up to a quarter for images with a shorter side
-    below 256 pixels, for which all pyramid levels are finer. Levels that do not exist are skipped.
-    Images are RGB, 0 to 1.
+    Maps have 1/16 of the image size, or up to 1/4 if the shorter side is below 256 pixels, where
+    finer pyramid levels are used. Levels that do not exist are skipped. Images are RGB, 0 to 1.
 
     Example:
         >>> dot = torch.zeros(1, 3, 64, 48)
@@ -209,7 +208,7 @@ def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w
     Source:
         Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
         Analysis", equations 1 to 7. Deviation: equations 2 and 3 as printed add the colors of
-        center and surround; here their difference is taken, as the text there has it.
+        center and surround; here they are subtracted, as the paper's text says.
     """
     height, width = images.shape[2:]
     finest, pairs = _scales(height, width)
@@ -232,7 +231,7 @@ def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w
 def _scales(height: int, width: int) -> tuple[int, list[tuple[int, int]]]:
     """Return the finest center level and the pairs of center and surround levels."""
     finest = min(2, max(0, min(height, width).bit_length() - 7))  # 2 from 256 pixels on, 1 from 128
-    last = (max(height, width) - 1).bit_length()  # from this level on there is one pixel
+    last = (max(height, width) - 1).bit_length()  # the first level of a single pixel
     pairs = {
         (center, min(center + apart, last))
         for center in range(finest, min(finest + 3, last))
@@ -245,9 +244,9 @@ def itti_koch_saliency(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x
     """Return the saliency map of Itti, Koch and Niebur, 0 to 1, in float32 at least.
 
     The map is the mean of the conspicuity maps of intensity, color opponency and orientation,
-    computed from center-surround differences at six pairs of scales. Nothing is learned. A constant
-    image gives 0, and a flipped image the flipped map. Any size works, but below about 16 pixels
-    there is little to compare. Images are RGB or gray, 0 to 1.
+    computed from center-surround differences at six pairs of scales. A constant image gives 0, and
+    a flipped image the flipped map. Any size works, but images below about 16 pixels have too few
+    scales to compare. Images are RGB or gray, 0 to 1.
 
     Example:
         >>> dot = torch.zeros(1, 1, 64, 64)
@@ -274,9 +273,9 @@ def saliency_scanpaths(
     """Return scanpaths that visit the most salient locations, with inhibition of return.
 
     A location is (x, y) at a pixel center, from (-1, -1) at the top left corner of the image to
-    (1, 1) at the bottom right corner. A disc around each visited location, with a sixth of the
-    shorter side as its radius, is inhibited until the whole image was visited. Ties are broken
-    towards the image center.
+    (1, 1) at the bottom right corner. A disc around each visited location, with a radius of 1/6 of
+    the shorter side, is inhibited until the whole image has been visited. Ties go to the location
+    closest to the image center.
 
     Example:
         >>> saliency_scanpaths(torch.tensor([[[0.0, 0.2, 0.0, 0.9, 0.8]]]), 2)
@@ -299,9 +298,9 @@ def saliency_scanpaths(
     for _ in range(num_glimpses):
         free = free | ~free.any(2, keepdim=True).any(1, keepdim=True)
         candidates = torch.where(free, saliency, -torch.inf).flatten(1)[:, from_center]
-        place = from_center[candidates.argmax(1)]  # the first of several maxima
-        y = place // width
-        x = place % width
+        pixel = from_center[candidates.argmax(1)]  # the first of several maxima
+        y = pixel // width
+        x = pixel % width
         path.append(torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), -1))
         apart = (across - x[:, None, None]).square() + (down - y[:, None, None]).square()
         free = free & (apart > reach**2)
@@ -318,7 +317,7 @@ _RANDOM_GRID = (7, 7)
     needs="pixels",
     kind="saliency",
     check=lambda subject, _: (
-        "" if len(subject.info.mean) in (1, 3) else "it compares gray or RGB values"
+        "" if len(subject.info.mean) in (1, 3) else "it needs gray or RGB images"
     ),
 )
 def itti_koch(
@@ -336,11 +335,10 @@ def itti_koch(
 
 
 def random_maps(images: Float[Tensor, "b c y x"], seeds: Sequence[int]) -> Float[Tensor, "b gy gx"]:
-    """Return uniform random maps on a grid of 7 x 7.
+    """Return uniform random maps on a 7 x 7 grid, that of the last features of most CNNs.
 
-    This is the grid of the last features of most CNNs, so that the maps are as smooth as class
-    activation maps when they are resized. A map has a seed of its own, so that it does not depend
-    on the batch.
+    After resizing they are as smooth as class activation maps. Each map has its own seed, so that
+    it does not depend on the rest of the batch.
 
     Example:
         >>> single = random_maps(torch.zeros(1, 3, 8, 8), [5])
@@ -373,4 +371,4 @@ def center_maps(
 BASELINES: dict[
     str, Callable[[Float[Tensor, "b c y x"], Sequence[int]], Float[Tensor, "b y x"]]
 ] = {"random": random_maps, "center": center_maps}
-"""Functions from normalized images, and a seed for each, to baseline maps, by name."""
+"""Baseline maps by name: functions of normalized images and a seed for each."""

@@ -1,7 +1,7 @@
-"""Targets: what a map explains, as a function from the output of a model to one number per image.
+"""Targets: the scalar per image that a map explains, as a function of the output of a model.
 
-A class is named by its index or name. What lies on a photo is one of `dense_targets`. Anything else
-is a function of your own: `target=lambda output: output["depth"].mean((1, 2))`.
+A class is given by its index or name; a pixel, region, box or query by a class of `dense_targets`;
+anything else by a function of your own: `target=lambda output: output["depth"].mean((1, 2))`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,26 +22,26 @@ Target = Callable[[Any], Float[Tensor, " b"]]
 """A differentiable function from the output of a model to one number for each image."""
 ScoreType = Literal["probabilities", "logits"]
 
-_SUMS_TO_1 = 1e-3  # rounding of 16 bits
+_SUMS_TO_1 = 1e-3  # rounding error in half precision
 _NOTHING = MapInfo()
 
 
 @dataclass(eq=False)
 class Score:
-    """A target on prepared images, which describes itself in the info of maps.
+    """A target bound to prepared images, which adds its description to the info of maps.
 
-    What a target leaves open (the class, the box) is chosen in the first call, with the images
-    themselves, and kept: methods call it again with variants of them. Unless it is a function of
-    the user, it also takes the output for m variants of b images at once, `[m b, ...]`.
+    Whatever is left open (the class, the box) is chosen on the first call, for the original images,
+    and kept, since methods call the target again on variants of them. Except for a user's function,
+    an output may hold m variants of b images at once, `[m b, ...]`.
 
     Args:
-        class_indices: Class of each image, or one for all; () to choose it in the first call.
+        class_indices: Class of each image, or one for all; () to choose it on the first call.
         layout: Where the class scores are in the output; None to find them by name.
-        function: From the output of the model, and this score, to one number for each image; None
+        function: From the output of the model and this score to one number for each image; None
             for the score (logit) of the class, by default the predicted one.
         kind: `class`, `thing` (on the photo), `function` (of the user) or `none`.
-        num_images: Number of images; 0 for those of the first call.
-        more: Further entries of the info.
+        num_images: Number of images; 0 to take it from the first call.
+        more: Additional entries of the info.
 
     Example:
         >>> target = Score()
@@ -58,17 +58,17 @@ class Score:
     num_images: int = 0
     more: Mapping[str, Any] = field(default_factory=dict)
     things: Sequence[Thing] = ()
-    """What is explained on each photo."""
+    """The pixel, region, box or query of each photo."""
     initial_values: tuple[float, ...] = ()
     """Values of the first call."""
     first_scores: Tensor | None = None
-    """Scores of all classes in the first call, `[b, k]`; never probabilities made of them."""
+    """Scores of all classes in the first call, `[b, k]`, as the model returned them."""
 
     def __call__(self, output: Any) -> Float[Tensor, " mb"]:
         """Return one number for each image, from the output of the model.
 
         Raises:
-            ValueError: If a function does not return one for each image.
+            ValueError: If a user's function does not return one for each image.
         """
         if self.function is not None:
             values = self.function(output, self)
@@ -86,7 +86,7 @@ class Score:
         return values
 
     def indices(self, scores: Float[Tensor, "mb k"]) -> Int[Tensor, " mb"]:
-        """Return the class of each row of scores; the first call chooses those with the highest.
+        """Return the class of each row of scores, by default the predicted class of the first call.
 
         Raises:
             ValueError: If there is no such class, or not one class for each image.
@@ -111,9 +111,9 @@ class Score:
         return scores.gather(1, self.indices(scores)[:, None])[:, 0]
 
     def describe(self, index: int, class_names: Sequence[str], info: MapInfo = _NOTHING) -> MapInfo:
-        """Add to an info what is explained on an image: class, score, probability, or the thing.
+        """Return an info with what is explained on an image: class, score, probability, or thing.
 
-        For a single score also whether its class is predicted: what speaks against it is negative.
+        For a model with a single score, `more` says whether its class is predicted.
         """
         classes, first, more = self.class_indices, self.first_scores, {**info.more, **self.more}
         target = classes[index if len(classes) > 1 else 0] if classes else None
@@ -137,10 +137,10 @@ class Score:
 
 @runtime_checkable
 class DenseTarget(Protocol):
-    """A thing on a photo that a dense model has an output for, in pixels of the photo."""
+    """A pixel, region, box or query to explain for a dense model, in pixels of the photo."""
 
     def bind(self, subject: Subject, geometries: Sequence[Geometry]) -> Score:
-        """Return the score of the thing on prepared images.
+        """Return the score on prepared images.
 
         Args:
             subject: The model.
@@ -153,7 +153,7 @@ TargetLike = int | str | Sequence[int | str] | Target | DenseTarget | None
 
 
 def function_target(function: Target, num_images: int = 0) -> Score:
-    """Return a function of the output of a model whose result is checked.
+    """Wrap a user's function of the output of a model, and check what it returns.
 
     Example:
         >>> mean = function_target(lambda output: output["out"][:, 3].mean((1, 2)))
@@ -171,7 +171,7 @@ def function_target(function: Target, num_images: int = 0) -> Score:
             got = describe_output(values) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
                 "a target function must return one number for each image, a float tensor [b]; got "
-                f"{got} from {describe_output(output)}; write it as "
+                f"{got} from {describe_output(output)}; an example is "
                 "lambda output: output[:, 3] - output[:, 5]"
             )
         return values
@@ -196,10 +196,10 @@ def resolve_target(
     """Return the score of a target.
 
     Args:
-        target: A class index or name, or one for each image; a thing on the photo; a differentiable
+        target: A class index or name, or one for each image; a `DenseTarget`; a differentiable
             function from the output of the model to one number for each image; or None for the
             predicted class of each image.
-        geometries: Geometry of each image, for a thing.
+        geometries: Geometry of each image, for a `DenseTarget`.
 
     Raises:
         ValueError: If there is no such class.
@@ -239,8 +239,8 @@ def resolve_class_index(target: int | str, subject: Subject) -> int:
         return target
     if not names:
         raise ValueError(
-            f"the class names of {subject.info.name} are unknown, got target {target!r}; give "
-            "the index of the class, or the names by class_names="
+            f"the class names of {subject.info.name} are unknown, got target {target!r}; pass "
+            "the index of the class, or the names with class_names="
         )
     if target not in names:
         raise ValueError(
@@ -263,9 +263,9 @@ def class_name(index: int | None, names: Sequence[str]) -> str:
 def probabilities(
     scores: Float[Tensor, "b k"], layout: OutputLayout | None = None
 ) -> Float[Tensor, "b k"]:
-    """Return class probabilities: softmax, or sigmoid for a single class or one of two.
+    """Return class probabilities: softmax, or sigmoid for a single score or a binary classifier.
 
-    Scores that are probabilities are returned as they are.
+    Scores that already are probabilities are returned unchanged.
 
     Example:
         >>> probabilities(torch.zeros(1, 4)), probabilities(torch.zeros(1, 1))
@@ -275,7 +275,7 @@ def probabilities(
         return scores
     if scores.shape[1] == 1 or (layout is not None and layout.is_binary):
         return scores.sigmoid()
-    # The model ends in a softmax, whose softmax would be nearly uniform.
+    # The model already ends in a softmax; a second one would be nearly uniform.
     if bool((scores >= 0).all()) and bool(((scores.sum(1) - 1).abs() < _SUMS_TO_1).all()):
         return scores
     return scores.softmax(1)

@@ -1,11 +1,11 @@
-"""Methods for single words of a captioner: attention, gradients, relevance and Grad-CAM per word.
+"""Attribution per word of a caption: attention, gradients, relevance and Grad-CAM.
 
-A run over a photo and its whole caption, with the graph of each word:
+One forward pass over a photo and its whole caption keeps the graph of each word:
 
     features [c y x] --projection--> tokens [i d] --cross [h t i] of each layer--> log_probs [t]
                                                       own [h t t] of each layer
 
-A method is a function of this run, its gradients by one word, and the word, to a row over i.
+A method maps this run, the gradients of one word and the index of the word to a row over i.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,22 +20,21 @@ from visattn.attribution.cam import grad_cam
 from visattn.results.kinds import WordMethod
 
 _SELECTABLE = ("attention", "gradient_attention")
-"""Methods that read attention weights of single layers and heads."""
+"""Methods for which layers and heads can be selected."""
 Indices = int | Sequence[int] | None
 
 
 @dataclass(frozen=True, eq=False)
 class WordRun:
-    """One forward pass over an image and its whole caption, with its graph; or gradients of it.
+    """Tensors of one forward pass over an image and its caption, with their graph; or gradients.
 
     Args:
-        log_probs: Log-probability of each word, given those before it.
-        cross: For each layer, the attention of the words to the image from which the model
-            continued: one tensor `h t i`, or one `h 1 i` for each word if these were read one after
-            the other.
-        own: For each layer of a transformer, the attention among the words, `h t t`.
-        tokens: Image tokens as the decoder reads them. No normalization may follow at once, for
-            then the product of token and gradient is 0.
+        log_probs: Log-probability of each word, given the previous ones.
+        cross: For each layer, the cross-attention from words to the image that the model continued
+            from: one tensor `h t i`, or one `h 1 i` for each step of a recurrent decoder.
+        own: For each layer of a transformer, the self-attention among the words, `h t t`.
+        tokens: Image tokens as the decoder reads them; not just before a normalization, after which
+            the product of token and gradient is 0.
         features: Features of the encoder.
     """
 
@@ -59,7 +58,7 @@ class WordRun:
         return WordRun(self.log_probs, cross, [next(found) for _ in self.own], *found)
 
     def attention(self, layers: Indices = None, heads: Indices = None) -> Float[Tensor, "l h t i"]:
-        """Return the attention of the words to the image in some layers and heads.
+        """Return the cross-attention from words to the image in the selected layers and heads.
 
         Raises:
             ValueError: If there is no such layer or head.
@@ -75,8 +74,8 @@ def _listed(name: str, chosen: Indices, count: int) -> list[int]:
     )
     if wrong := [index for index in indices if not -count <= index < count]:
         raise ValueError(
-            f"{name} must be indices of the {count} {name} that attend to the image, counted from "
-            f"0; got {wrong[0]}"
+            f"{name} must be indices below {count} of the {name} that attend to the image; "
+            f"got {wrong[0]}"
         )
     return indices
 
@@ -84,13 +83,13 @@ def _listed(name: str, chosen: Indices, count: int) -> list[int]:
 def word_attributions(
     run: WordRun, method: str, *, layers: Indices = None, heads: Indices = None
 ) -> Float[Tensor, "t i"]:
-    """Return a value per word and image token; gradients take one backward pass per word.
+    """Return an attribution per word and image token.
 
     Args:
-        run: A captioner's run over a photo and its caption.
-        method: Name of a method.
-        layers: For `attention` and `gradient_attention`: indices of layers; by default all count.
-        heads: For these: indices of heads.
+        run: A captioner's forward pass over a photo and its caption.
+        method: Name of a method; all but `attention` run one backward pass per word.
+        layers: Indices of layers for `attention` and `gradient_attention`; all by default.
+        heads: Indices of heads for the same methods; all by default.
 
     Raises:
         ValueError: If there is no such layer or head.
@@ -124,16 +123,16 @@ def _relevance(run: WordRun, gradients: WordRun, word: int) -> Float[Tensor, " i
     """Relevance of the image tokens, propagated back through the layers of the decoder.
 
     Source:
-        Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 to 7. Deviation: attention to the
-        image is a layer of the joint sequence, without the normalization of equations 8 to 10.
+        Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 to 7. Deviation: cross-attention
+        counts as a layer of the joint sequence, without the normalization of equations 8 to 10.
     """
     to_image = (run.attention() * gradients.attention()).relu().mean(1)
     among = [
         (own * gradient).relu().mean(0)
         for own, gradient in zip(run.own, gradients.own, strict=True)
     ]
-    # A recurrent decoder has no attention among words that carries relevance back to earlier steps:
-    # all steps start with 1, and those after the word have no gradient.
+    # A recurrent decoder has no self-attention to carry relevance back to earlier steps, so all
+    # steps start with 1; those after the word have no gradient.
     rows = to_image.new_ones(to_image.shape[1])
     if among:
         rows = torch.zeros_like(rows).index_fill(0, torch.tensor([word], device=rows.device), 1.0)
@@ -160,11 +159,11 @@ WORD_GRADIENT_METHODS: Mapping[str, Callable[[WordRun, WordRun, int], Tensor]] =
     "gradient_embedding": _gradient_embedding,
     "gradcam": _gradcam,
 }
-"""Methods of the gradient of a word: from a run, gradients and the word to a row over the image."""
+"""Gradient methods: from a run, its gradients and the index of the word to a row over the image."""
 
 
 def check_method(method: str, layers: Indices, heads: Indices) -> None:
-    """Refuse an unknown method, and layers and heads for one that does not read them one by one.
+    """Check the name of a method, and that layers and heads apply to it.
 
     Raises:
         ValueError: If the method is unknown, or layers or heads do not apply.
@@ -172,14 +171,14 @@ def check_method(method: str, layers: Indices, heads: Indices) -> None:
     Example:
         >>> check_method("gradcam", None, [0])
         Traceback (most recent call last):
-        ValueError: layers and heads select attention weights, which gradcam does not read one by
-        one; use attention or gradient_attention, or leave them out
+        ValueError: layers and heads apply only to attention and gradient_attention, got method
+        gradcam; use one of these, or leave them out
     """
     known = get_args(WordMethod)
     if method not in known:
-        raise ValueError(f"methods for words are {', '.join(known)}; got {method!r}")
+        raise ValueError(f"the method for words must be one of {', '.join(known)}; got {method!r}")
     if method not in _SELECTABLE and (layers, heads) != (None, None):
         raise ValueError(
-            f"layers and heads select attention weights, which {method} does not read one by one; "
-            f"use {' or '.join(_SELECTABLE)}, or leave them out"
+            f"layers and heads apply only to {' and '.join(_SELECTABLE)}, got method {method}; "
+            "use one of these, or leave them out"
         )

@@ -185,7 +185,7 @@ def _find_bottleneck(subject: Subject) -> FeatureLayer:
     areas = [_num_cells(output) for output in read if output.tensor.ndim == 4]
     if not areas:
         raise ValueError(
-            f"{name} has no layer whose features lie on a grid; name a layer by layers="
+            f"{name} has no layer with features on a grid; select a layer with layers="
         )
     # Maps of a decoder may be coarser than the tokens of its encoder.
     sites = [
