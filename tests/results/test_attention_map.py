@@ -153,3 +153,5 @@ def test_display_range_depends_on_the_kind() -> None:
     assert AttentionMap(peaked / 10, "s", "words").display_range() == (0, 0.25)
     assert AttentionMap(peaked / 10, "s", "gradient").display_range() == (0, pytest.approx(0.05))
     assert AttentionMap(torch.zeros(3, 3), "s", "gradient").display_range() == (0, 1)
+    peaks = torch.tensor([0.9, 0.5, 0.6, 0.8, 0.7, 0.4])[:, None, None]
+    assert AttentionMap(peaks, "s", "gradient").display_range() == (0, pytest.approx(0.8))

@@ -179,8 +179,8 @@ class Heads {
     this.tops = layers.map(({ cells }) => {
       const alike = this.fields.filter((maps, index) => maps && layers[index].cells === cells);
       const peaks = alike.flatMap((maps) => maps.slice(0, -1).map(peakOf)).sort((a, b) => a - b);
-      const median = Math.max(peaks[Math.floor((peaks.length - 1) / 2)], 4 / cells);
-      return [median, Math.max(median, peaks.at(-1))];
+      const shared = Math.max(peaks[Math.floor(0.8 * (peaks.length - 1))], 4 / cells);
+      return [shared, Math.max(shared, peaks.at(-1))];
     });
     this.paint();
   }
