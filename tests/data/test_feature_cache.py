@@ -109,17 +109,17 @@ def test_what_cannot_be_cached_is_refused(
     computed(cache, photos, model)
     file = cache.file(photos[0], mirrored=False)
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"\.npy, remove it, to compute"):
+    with pytest.raises(ValueError, match=r"\.npy, remove it to recompute"):
         cache.read(photos[0])
     monkeypatch.setattr("shutil.disk_usage", lambda _: Free)
     os.unlink(file)  # noqa: PTH108
-    with pytest.raises(OSError, match="GB are needed"):
+    with pytest.raises(OSError, match="cache needs .* GB; free disk space"):
         computed(cache, photos, model)
     with torch.no_grad():
         next(iter(model.parameters())).fill_(torch.inf)
     broken = FeatureCache(tmp_path / "g", model, RESIZE)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"0\.png: its features are not finite"):
+    with pytest.raises(ValueError, match=r"0\.png: features must be finite"):
         computed(broken, photos, model)
 
 

@@ -102,7 +102,7 @@ def test_a_changed_batch_size_or_data_set_is_said_on_resuming() -> None:
         other.load_state_dict(state)
     assert [str(each.message).partition(":")[0] for each in said] == [
         "global batch size was 3 and is now 4", "num samples was 23 and is now 31",
-        "the training photos are others than before",
+        "the training photos have changed",
     ]  # fmt: skip
     with pytest.raises(ValueError, match="2 processes with 12 samples each need 24 samples"):
         EpochBatches(23, batch_size=12, num_replicas=2)

@@ -50,13 +50,13 @@ def test_rows_are_samples_of_each_task(table: Any) -> None:
 
 def test_wrong_names_and_rows_without_photos_are_refused(table: Any) -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"train": "all"}, "no split 'all'; there are train, validation"),
-        ({"columns": {"words": "x"}}, "columns are image, captions"),
-        ({"columns": {"label": "kind"}}, "train has no column kind; name it with columns"),
+        ({"train": "all"}, "no split 'all'; choose from train, validation"),
+        ({"columns": {"words": "x"}}, "columns must be of image, captions"),
+        ({"columns": {"label": "kind"}}, "train has no column kind; set the option columns"),
     )
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
             HubClasses(table, **options)
     links = table["train"].map(lambda row: {"image": {"bytes": None, "path": "/etc/passwd"}})
-    with pytest.raises(ValueError, match="rows hold no photo"):
+    with pytest.raises(ValueError, match="every row must hold a photo"):
         HubClasses(datasets.DatasetDict({"train": links, "validation": links}))

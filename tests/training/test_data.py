@@ -220,7 +220,7 @@ def test_the_report_refuses_what_cannot_be_right(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the data have no train samples"):
         opened(labels(train=[]))
     boxes = [(file, [("cat", (0.1, 0.1, 0.5, 0.5))]) for file in (first, second, third)]
-    with pytest.raises(ValueError, match="all boxes lie between 0 and 1"):
+    with pytest.raises(ValueError, match="boxes must be in pixels, but all are between 0 and 1"):
         list(DetectionData(lambda split: boxes if split == "train" else []).report())
     (masks := tmp_path / "masks").mkdir()
     Image.fromarray(255 * np.eye(30, 40, dtype=np.uint8)).save(masks / "0.png")
@@ -394,7 +394,7 @@ def test_unreadable_training_photos_are_replaced_with_a_warning(
     assert torch.equal(*map(torch.stack, epochs))  # in each epoch by the same
     assert sum(len(batch.labels) for batch in batches) == 20
     texts = [str(each.message) for each in said]
-    assert all(text.endswith("the next photo replaces it") for text in texts)
+    assert all(text.endswith("using the next photo instead") for text in texts)
     assert {text.partition(".jpg")[0][-6:] for text in texts} == {"rose/1", "rose/4"}
     with pytest.raises(ImageError, match=r"rose/[14]\.jpg"):
         list(opened(ClassificationData(ClassFolders(str(tmp_path)), **options)).train_dataloader())

@@ -1,4 +1,4 @@
-"""Images, captions, phrases, classes, regions, scenes and feature caches."""
+"""Data sources, samples and batches of each task, phrase boxes and the feature cache."""
 
 import lazy_loader
 

@@ -1,6 +1,6 @@
-"""Transforms of torchvision, drawn from the seed of a sample: image, masks and boxes move alike.
+"""Seeded torchvision transforms, applied jointly to an image, its masks and its boxes.
 
-And the words for left and right, which a mirrored photo makes wrong.
+Also finds captions that say left or right, which mirroring would make wrong.
 """
 
 import re
@@ -27,20 +27,20 @@ def augment(
     masks: Tensor | None = None,
     boxes: Float[Tensor, "n 4"] | None = None,
 ) -> tuple[UInt8[Tensor, "c y2 x2"], Tensor | None, Float[Tensor, "n 4"] | None]:
-    """Return an image after transforms, with its masks and boxes.
+    """Apply transforms to an image and, jointly, to its masks and boxes.
 
-    The same seed gives the same result, whatever is drawn before or after in this process.
+    The result depends on the seed alone, not on the global random state.
 
     Args:
-        transforms: Applied in this order.
-        seed: Seed of all random numbers.
+        transforms: Applied in order.
+        seed: Seed of the random transforms.
         image: Not modified.
-        masks: Label maps or one mask per object, in the pixels of the image.
-        boxes: Left, top, right, bottom in pixels; clipped to the new image, where those that left
-            it have no area.
+        masks: Label maps, or one mask per object, at the size of the image.
+        boxes: Left, top, right, bottom in pixels. They are clipped to the new image; a box outside
+            of it has zero area.
 
     Raises:
-        TypeError: If a transform does not return uint8: the model itself normalizes its input.
+        TypeError: If a transform does not return uint8; the model normalizes its input.
         ValueError: If a transform removes boxes.
 
     Example:
@@ -51,15 +51,15 @@ def augment(
     if not transforms:
         return image, masks, boxes
     size = (image.shape[1], image.shape[2])
-    box_type: Any = tv_tensors.BoundingBoxes  # whose constructor has no types
+    box_type: Any = tv_tensors.BoundingBoxes  # its constructor is untyped
     parts: dict[str, Any] = {
         "image": tv_tensors.Image(image),
         "masks": None if masks is None else tv_tensors.Mask(masks),
         "boxes": None if boxes is None else box_type(boxes, format="XYXY", canvas_size=size),
     }
-    # A bare tensor is transformed as an image, without the costs of the wrappers.
+    # v2 treats a bare tensor as an image, without the overhead of tv_tensors.
     moved: Any = image if masks is None and boxes is None else parts
-    # Without devices, as transforms run on the CPU: else the state of each GPU is saved too.
+    # Transforms run on the CPU: without devices=[] the state of every GPU would be saved.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         for transform in transforms:
@@ -68,14 +68,14 @@ def augment(
     if parts["image"].dtype != torch.uint8:
         raise TypeError(
             f"transforms must return uint8, got {parts['image'].dtype}: the model normalizes its "
-            "input, so remove v2.ToDtype, v2.Normalize and the like"
+            "input, so remove v2.ToDtype, v2.Normalize and similar"
         )
     if boxes is not None:
         if len(parts["boxes"]) != len(boxes):
             raise ValueError(
                 f"transforms must keep the {len(boxes)} boxes of an image, got "
-                f"{len(parts['boxes'])}: remove SanitizeBoundingBoxes and the like; objects "
-                "outside of the image are no targets"
+                f"{len(parts['boxes'])}: remove SanitizeBoundingBoxes and similar; boxes "
+                "outside the image are excluded from the targets anyway"
             )
         parts["boxes"] = v2.functional.clamp_bounding_boxes(parts["boxes"])
     plain: dict[str, Any] = {
@@ -87,9 +87,9 @@ def augment(
 def fill_outside(
     transforms: Sequence[v2.Transform], mask_fill: int = IGNORE_CLASS
 ) -> Sequence[v2.Transform]:
-    """Let transforms fill what they uncover with gray in images, and in masks with a value.
+    """Set the fill of transforms: gray for images, `mask_fill` for masks.
 
-    torchvision fills both with 0, which is a class in label maps.
+    The default of torchvision is 0 for both, which is a class in label maps.
 
     Example:
         >>> [rotation] = fill_outside([v2.RandomRotation((90, 90))])
@@ -99,13 +99,13 @@ def fill_outside(
     """
     for each in transforms:
         transform: Any = each
-        if hasattr(transform, "_fill"):  # set from the option `fill`, which YAML cannot divide
+        if hasattr(transform, "_fill"):  # YAML cannot set `fill` per type
             fill = transform._fill  # noqa: SLF001
             transform._fill = {"others": fill.get("others") or _GRAY, tv_tensors.Mask: mask_fill}  # noqa: SLF001
     return transforms
 
 
-# Words, or how they begin. Where spaces separate words, "bright" is no side.
+# Words or stems; the word boundary excludes "bright".
 _SIDES = re.compile(
     r"\b(?:left|right"  # English
     r"|links|linke(?!d)|recht[se]"  # German, Dutch
@@ -122,10 +122,10 @@ _SIDES = re.compile(
 
 
 def says_side(text: str) -> bool:
-    """Return whether a text says left or right, in any of twelve languages.
+    """Return whether a text mentions left or right in one of twelve languages.
 
     The languages are English, German, Dutch, French, Spanish, Italian, Portuguese, Russian, Arabic,
-    Chinese, Japanese and Korean. Other meanings count as well, as in "no seats left".
+    Chinese, Japanese and Korean. Other senses match too, as in "no seats left".
 
     Example:
         >>> [text for text in ("a left-hand drive", "狗在右边", "a bright day") if says_side(text)]

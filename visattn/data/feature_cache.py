@@ -1,10 +1,10 @@
-"""Cache of the features that a frozen encoder computes for photos.
+"""On-disk cache of the features of a frozen encoder.
 
-    photo, its size and time of change ─┐
+    photo path, file size and mtime ────┐
     encoder with weights, resizing ─────┴─ digest ── FOLDER/3f/3f9a...npy    float16, all stages
 
-A file per photo, not one for all: a photo that is new or was corrected is computed alone, a killed
-run goes on where it was, and several processes write side by side.
+One file per photo: new and changed photos are computed alone, a killed run continues where it
+stopped, and several processes can write at once.
 """
 
 import errno
@@ -40,10 +40,10 @@ class FeatureCache:
     """Features of a frozen encoder for many photos, stored as float16 in a folder.
 
     Args:
-        folder: Is created. Files of other encoders or resizings may lie in it.
+        folder: Created if missing; several encoders and resize settings can share it.
         encoder: Must be frozen.
         resize: How photos are resized.
-        mirrored: Whether the features of mirrored photos are stored, too.
+        mirrored: Also store the features of the mirrored photos.
 
     Raises:
         ValueError: If the encoder is trainable.
@@ -59,7 +59,7 @@ class FeatureCache:
     ) -> None:
         if not encoder.frozen:
             raise ValueError(
-                f"features can only be cached for a frozen encoder, and this "
+                f"features can only be cached for a frozen encoder, but this "
                 f"{type(encoder).__name__} is trainable: freeze it (unfreeze_from_stage: null), or "
                 "set feature_cache_dir to null"
             )
@@ -76,7 +76,7 @@ class FeatureCache:
         self._maker = made.hexdigest()
 
     def file(self, photo: Photo, *, mirrored: bool) -> Path:
-        """Return the file of the features of a photo as it is now."""
+        """Return the cache file of a photo in its current state."""
         if isinstance(photo, Location):
             version: object = photo.digest()
         else:
@@ -87,14 +87,14 @@ class FeatureCache:
         return self.folder / name[:2] / f"{name}.npy"
 
     def read(self, photo: Photo, *, mirrored: bool = False) -> tuple[Float16[Tensor, "_ _ _"], ...]:
-        """Return the feature grids of all stages of a photo.
+        """Return the cached feature maps of a photo, one per stage.
 
         Raises:
-            FileNotFoundError: If they have not been computed.
+            FileNotFoundError: If the photo is not in the cache.
             ValueError: If the file is damaged.
         """
         file = self.file(photo, mirrored=mirrored)
-        with reading(file, "remove it, to compute the features again"):
+        with reading(file, "remove it to recompute the features"):
             values = torch.from_numpy(np.load(file, allow_pickle=False))
             parts = values.split([prod(shape) for shape in self.shapes])
             return tuple(part.view(shape) for part, shape in zip(parts, self.shapes, strict=True))
@@ -110,15 +110,15 @@ class FeatureCache:
         num_replicas: int = 1,
         log: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """Compute the features that are missing; of several processes each takes its part.
+        """Compute the missing features; each process takes its share.
 
         Raises:
-            OSError: If the disk has no room for them.
-            ValueError: If a feature is not a finite float16.
+            OSError: If there is not enough disk space.
+            ValueError: If a feature is not finite in float16.
         """
         starts = range(rank * batch_size, len(photos), num_replicas * batch_size)
         batches = [photos[start : start + batch_size] for start in starts]
-        # A batch is computed as a whole, even if a part is there: else last bits would differ.
+        # Recompute whole batches: the last bits of a feature depend on the rest of its batch.
         todo = [batch for batch in batches if not all(map(self._is_done, batch))]
         size = 2 * sum(map(prod, self.shapes)) * len(self.views)
         needed = size * sum(map(len, todo))
@@ -128,7 +128,8 @@ class FeatureCache:
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         if needed > shutil.disk_usage(self.folder).free:
-            raise OSError(errno.ENOSPC, f"{needed / 1e9:.2f} GB are needed", str(self.folder))
+            text = f"the feature cache needs {needed / 1e9:.2f} GB; free disk space"
+            raise OSError(errno.ENOSPC, text, str(self.folder))
         last = time.monotonic()
         with ThreadPoolExecutor(min(16, max(2, available_cores()))) as threads:
             loading = [threads.submit(load, photo) for photo in (todo or [()])[0]]
@@ -149,7 +150,7 @@ class FeatureCache:
     def _write(self, photo: Photo, values: Float16[np.ndarray, " n"], *, mirrored: bool) -> None:
         if not np.isfinite(values).all():
             raise ValueError(
-                f"{photo}: its features are not finite, or exceed ±65,504, the largest float16; "
+                f"{photo}: features must be finite and within ±65,504, the range of float16; "
                 "check the photo and the encoder's weights"
             )
         file = self.file(photo, mirrored=mirrored)
@@ -163,7 +164,7 @@ class FeatureCache:
 @torch.inference_mode()
 def _features(encoder: ImageEncoder, images: UInt8[Tensor, "b 3 y x"]) -> Any:
     """Return the features of all stages, one row per image."""
-    # In channels-last memory format convolutions on a CPU are about twice as fast.
+    # Convolutions on CPU are about twice as fast in channels-last memory format.
     grids = encoder.stage_features(
         images.to(encoder.shift.device, memory_format=torch.channels_last)
     )

@@ -1,4 +1,4 @@
-"""Order and loading of samples: their random numbers, samplers, a loader that resumes exactly."""
+"""Per-sample random numbers, samplers, and a data loader that resumes exactly."""
 
 import os
 import signal
@@ -19,9 +19,9 @@ _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, mad
 
 
 def mix_seed(*numbers: int) -> int:
-    """Return a seed, 0 to 2^63 - 1, derived from several integers in their order.
+    """Mix integers, in order, into a seed from 0 to 2^63 - 1.
 
-    It is the same on every machine and in every process, unlike Python's `hash`.
+    Unlike Python's `hash`, the result is the same on every machine and in every process.
 
     Example:
         >>> mix_seed(3, 5) == mix_seed(3, 5), mix_seed(3, 5) == mix_seed(5, 3)
@@ -41,8 +41,8 @@ def per_sample_uniforms(
 ) -> Float[Tensor, "n {count}"]:
     """Return `count` float64 random numbers for each sample, uniform in [0, 1).
 
-    They depend on the seed and the index of the sample alone: not on its batch, on the worker
-    process, or on earlier draws. There is no generator state to save. Indices are below 2^63.
+    They depend only on the seed and the index of the sample (below 2^63), not on its batch, the
+    worker process or earlier draws, so there is no generator state to save.
 
     Example:
         >>> uniforms = per_sample_uniforms(0, [7, 3], 2)
@@ -57,7 +57,7 @@ def per_sample_uniforms(
     start = _mix_bits(_mix_bits(np.array([seed], np.uint64)) + np.array(indices, np.uint64))
     steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN_GAMMA
     bits = _mix_bits(start[:, None] + steps)
-    # A float64 holds 53 bits: the upper ones of 64 give multiples of 2^-53, never rounded up to 1.
+    # float64 holds 53 bits: the upper 53 of 64 give multiples of 2^-53, never rounded up to 1.
     return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
@@ -69,11 +69,11 @@ def _mix_bits(values: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
 
 
 class EpochBatches(Sampler[list[int]]):
-    """Random batches for one process, in an order that follows from the seed and the epoch alone.
+    """Random batches for one process, in an order determined by the seed and the epoch.
 
-    Sample i of epoch e has the index i + e · num_samples, from which its random augmentation
-    follows in any worker process. Of several processes each takes its part of the order; the tail
-    that would give them different numbers of batches is dropped.
+    Sample i of epoch e has index i + e · num_samples, which determines its random augmentation in
+    any worker process. The order is split across processes; a tail that would give them different
+    numbers of batches is dropped.
 
     Args:
         num_samples: Size of the data set.
@@ -81,11 +81,10 @@ class EpochBatches(Sampler[list[int]]):
         seed: Seed of the order.
         rank: Rank of this process.
         num_replicas: Number of processes.
-        weights: For each sample how often it is drawn, relative to the others; None for each
-            sample once.
+        weights: Sampling weight of each sample, drawn with replacement; None for each sample once.
 
     Raises:
-        ValueError: If there is no whole batch for each process.
+        ValueError: If there are too few samples for a batch per process.
 
     Example:
         >>> batches = EpochBatches(3, batch_size=3)
@@ -128,7 +127,7 @@ class EpochBatches(Sampler[list[int]]):
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Select the order of an epoch; a new epoch starts with its first batch."""
+        """Select an epoch; a new one starts with its first batch."""
         if epoch != self.epoch:
             self.resume(epoch, 0)
 
@@ -138,9 +137,9 @@ class EpochBatches(Sampler[list[int]]):
         self.start_batch = batches_done
 
     def __iter__(self) -> Iterator[list[int]]:
-        # The start is for one iteration: the epoch after a resumed one begins with its first batch.
+        # Skip batches only once: the epoch after a resumed one starts with its first batch.
         start_batch, self.start_batch = self.start_batch, 0
-        # The large factor keeps the epochs of one seed apart from those of the next.
+        # The large factor keeps the epochs of neighboring seeds apart.
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         if self.weights is None:
             order = torch.randperm(self.num_samples, generator=generator)
@@ -148,25 +147,24 @@ class EpochBatches(Sampler[list[int]]):
             order = torch.multinomial(
                 self.weights, self.num_samples, replacement=True, generator=generator
             )
-        # The tail is cut before the processes take every n-th, so that all have as many batches.
+        # Cut the tail before splitting, so that all processes get the same number of batches.
         order = order[: len(self) * self.global_batch_size][self.rank :: self.num_replicas]
         for batch in (order + self.epoch * self.num_samples).split(self.batch_size)[start_batch:]:
             yield batch.tolist()
 
 
 class DistributedEvalSampler(Sampler[int]):
-    """Every sample exactly once, in order, split over processes without padding or repeats.
+    """Splits samples across processes, in order and each exactly once.
 
-    Unlike `torch.utils.data.DistributedSampler` it never repeats samples, so that scores are exact.
+    Unlike `torch.utils.data.DistributedSampler`, it does not repeat samples, so scores are exact.
 
     Args:
-        group_size: Number of consecutive samples that stay on one process. With 2, samples 0 and
-            1, 2 and 3, and so on form pairs, so that a control can show a model the image of its
-            partner, whatever the number of processes; batches must then hold an even number of
-            samples. The last group may be smaller.
+        group_size: Number of consecutive samples kept on one process. With 2, samples 0 and 1, 2
+            and 3, ... form pairs, whose images can be swapped as a control on any number of
+            processes; batch sizes must then be even. The last group may be smaller.
 
     Raises:
-        ValueError: If a process would get no samples: the others would wait for it forever.
+        ValueError: If a process would get no samples; the others would wait for it forever.
 
     Example:
         >>> list(DistributedEvalSampler(5, rank=1, num_replicas=2))
@@ -203,16 +201,16 @@ _MAX_ATTEMPTS = 32
 
 @dataclass(eq=False)
 class Prepared(Dataset[Any]):
-    """The samples of a source as a task reads them.
+    """Map-style dataset of the samples of a source, prepared as network inputs.
 
     Args:
-        samples: What a source returned for a split. If it has an attribute `endless`, it draws
-            another sample for each index; else indices beyond its length begin again.
-        prepare: Makes an input of the network of a sample and of a seed, which differs for each
-            sample and epoch.
+        samples: Samples of a split. If they have an attribute `endless`, every index gives a new
+            sample; otherwise indices wrap around.
+        prepare: Turns a sample and a seed, different for each sample and epoch, into a network
+            input.
         seed: Seed of the split.
-        substitute: Whether a sample whose image cannot be read is replaced by the next one that
-            can, with a warning.
+        substitute: Replace a sample whose image cannot be read by the next readable one, with a
+            warning.
 
     Example:
         >>> dataset = Prepared(["a", "b"], lambda sample, seed: (sample, seed), seed=0)
@@ -239,11 +237,11 @@ class Prepared(Dataset[Any]):
             try:
                 return self.prepare(self.samples[self._row(other)], seed)
             except ImageError as error:
-                warnings.warn(f"{error}; the next photo replaces it", stacklevel=2)
+                warnings.warn(f"{error}; using the next photo instead", stacklevel=2)
         return self.prepare(self.samples[self._row(index)], seed)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """Return several samples, which some sources draw faster together."""
+        """Return several samples, which some sources generate faster in one call."""
         if not hasattr(self.samples, "__getitems__"):
             return [self[index] for index in indices]
         drawn: Any = self.samples
@@ -259,17 +257,16 @@ _FEW_SAMPLES, _MAX_WORKERS = 1000, 16
 
 
 class StatefulDataLoader(DataLoader[Any]):
-    """Training batches in an order that can resume at any batch, with any number of workers.
+    """Training data loader that can resume at any batch, with any number of workers.
 
-    There is no random state to save: the order depends on the sampler's seed and the epoch, and
-    the random numbers of a sample on its index alone, which `EpochBatches` makes different in each
-    epoch. Nothing is read before the first batch is requested, so that the epoch may be set until
-    then.
+    No random state is saved: the order depends on the sampler's seed and epoch, and the random
+    numbers of a sample on its index, which `EpochBatches` changes every epoch. Nothing is read
+    before the first batch is requested, so the epoch can be set until then.
 
     Args:
         dataset: The samples, with indices as `EpochBatches` numbers them.
         batch_sampler: The batches of indices of each epoch.
-        content: A number that changes with the photos; another one is said on resuming.
+        content: A checksum of the photos; resuming with another one gives a warning.
         options: Options of `loader_options`.
 
     Example:
@@ -283,8 +280,8 @@ class StatefulDataLoader(DataLoader[Any]):
         True
     """
 
-    # The loader of torchdata (0.11) saves the state of each worker process and resumes with the
-    # same number of workers only; here the position in the epoch says it all.
+    # The loader of torchdata (0.11) saves the state of each worker process and resumes only with
+    # the same number of workers; here the position in the epoch is enough.
 
     def __init__(
         self, dataset: Any, batch_sampler: EpochBatches, *, content: int = 0, **options: Any
@@ -325,11 +322,11 @@ class StatefulDataLoader(DataLoader[Any]):
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Resume after the batches that another loader has done; may leave none of that epoch."""
+        """Resume after the batches recorded in a state, even if none of the epoch are left."""
         sampler = self.epoch_sampler
-        same_data = "resume with the same training data, or begin with --init_from"
+        same_data = "resume with the same training data, or start a new run with --init_from"
         for name, cure in (
-            ("global_batch_size", "keep the batch size times the number of processes"),
+            ("global_batch_size", "keep batch size times number of processes"),
             ("num_samples", same_data),
             ("content", same_data),
         ):
@@ -337,9 +334,9 @@ class StatefulDataLoader(DataLoader[Any]):
             if before not in (None, now):
                 change = f"{name.replace('_', ' ')} was {before:,} and is now {now:,}"
                 if name == "content":
-                    change = "the training photos are others than before"
+                    change = "the training photos have changed"
                 warnings.warn(
-                    f"{change}: this epoch differs from that of an uninterrupted run; {cure} to "
+                    f"{change}: this epoch will differ from an uninterrupted run; {cure} to "
                     "reproduce it",
                     stacklevel=2,
                 )
@@ -348,10 +345,10 @@ class StatefulDataLoader(DataLoader[Any]):
 
 
 def default_num_workers(count: int, *, num_processes: int = 1) -> int:
-    """Return how many processes read batches from files unless the user says so.
+    """Return the default number of worker processes for data read from files.
 
-    All cores of a training process but one, up to 16, where `num_processes` share those of this
-    host; none for few samples, which are read before the workers have started.
+    All but one of the cores of this host divided by `num_processes`, at most 16; 0 for small
+    datasets, which are read before workers would have started.
 
     Example:
         >>> default_num_workers(100)
@@ -392,7 +389,7 @@ def _leave_signals_to_trainer(_: int) -> None:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use, which a container may limit.
+    """Return the number of cores available to this process, which a container may limit.
 
     Example:
         >>> available_cores() >= 1

@@ -1,4 +1,4 @@
-"""Phrases of captions with boxes (Flickr30k Entities): reader, scores, targets of supervision."""
+"""Phrase boxes (Flickr30k Entities): reading, grounding scores, targets for attention."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,20 +36,20 @@ from visattn.results.captions import Phrase
 def read_phrases(
     path: str | os.PathLike[str],
 ) -> dict[str, dict[tuple[str, ...], tuple[Phrase, ...]]]:
-    """Read phrase annotations: for each photo, phrases with boxes by the words of the caption.
+    """Read phrase boxes: for each photo, a mapping from the words of a caption to its phrases.
 
-    If a caption occurs twice, a phrase has the boxes of both. Phrases without boxes, or without
-    words after `split_words`, are dropped.
+    If a caption occurs twice, the boxes of its phrases are merged. Phrases without boxes, or
+    without words after `split_words`, are dropped.
 
     Args:
-        path: JSON, also as gzip: names of photos with a list of captions each, a caption an object
-            with `sentence` and `phrases`, a phrase an object with `first_word` and `words`, counted
-            between spaces, `types`, and `boxes` as left, top, right, bottom between 0 and 1.
+        path: JSON, optionally gzipped: photo name to a list of captions with `sentence` and
+            `phrases`. A phrase has `first_word` and `words` (counting words between spaces),
+            `types`, and `boxes` as left, top, right, bottom between 0 and 1.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If its content is invalid; the message names the photo. If it is longer than a
-            gibibyte, compressed or decompressed.
+        ValueError: If its content is invalid (the message names the photo), or exceeds 1 GiB,
+            compressed or decompressed.
 
     Example:
         >>> ball = {"first_word": 0, "words": 3, "types": [], "boxes": [[0, 0, 1, 0.5]]}
@@ -76,7 +76,7 @@ def read_phrases(
 
 
 def phrases_to_input(phrases: Sequence[Phrase], geometry: Geometry) -> tuple[Phrase, ...]:
-    """Return phrases of the upright image with boxes relative to the network's input.
+    """Map the boxes of phrases from the upright image to the network's input.
 
     Boxes are clipped to the input; a phrase whose boxes are all outside is dropped.
 
@@ -101,7 +101,7 @@ def phrases_to_input(phrases: Sequence[Phrase], geometry: Geometry) -> tuple[Phr
 
 
 def match_phrases(words: Sequence[str], annotated: Iterable[Phrase]) -> tuple[Phrase, ...]:
-    """Return the annotated phrases that occur word for word in a generated caption of their image.
+    """Return the annotated phrases that occur verbatim in a generated caption of their image.
 
     The caption is matched from left to right; at each word the longest phrase wins. If a text is
     annotated several times, for example for several people, the match has all boxes.
@@ -112,8 +112,8 @@ def match_phrases(words: Sequence[str], annotated: Iterable[Phrase]) -> tuple[Ph
         2
 
     Source:
-        Liu et al. 2017, arXiv:1605.09553, where a parser finds the phrases: here an
-        annotated `dog` also matches inside of `a big dog`.
+        Liu et al. 2017, arXiv:1605.09553, who find phrases with a parser; here an annotated `dog`
+        also matches within `a big dog`.
     """
     by_words: dict[tuple[str, ...], list[Phrase]] = {}
     for phrase in annotated:
@@ -138,7 +138,7 @@ def _parse_sentences(
     """Return the phrases of each caption of one photo."""
     captions: dict[tuple[str, ...], tuple[Phrase, ...]] = {}
     for entry in sentences:
-        # Annotations count what stands between spaces, captions count words of `split_words`:
+        # Annotations count space-separated parts, captions count words of `split_words`:
         #
         #     parts    A  dog's   bone  ,  two  cats
         #     words    a  dog 's  bone     two  cats
@@ -156,13 +156,13 @@ def _parse_sentences(
 def _parse_phrase(
     entry: Mapping[str, Any], parts: Sequence[str], starts: Sequence[int], words: Sequence[str]
 ) -> Phrase:
-    """Return a phrase; its position in space-separated parts becomes one in `split_words`."""
+    """Return a phrase, with its position converted from space-separated parts to words."""
     first, end = entry["first_word"], entry["first_word"] + entry["words"]
     text = " ".join(parts[first:end])
     if not 0 <= first < end <= len(parts) or entry.get("phrase", text) != text:
         raise ValueError(
-            f"{short_repr(entry.get('phrase', ''))}, words {first} to {end} of "
-            f"{short_repr(' '.join(parts))}: words are separated by spaces and counted from 0"
+            f"a phrase must be words {first} to {end} of {short_repr(' '.join(parts))} (separated "
+            f"by spaces, counted from 0), got {short_repr(entry.get('phrase', ''))}"
         )
     boxes = tuple(_parse_box(box) for box in entry["boxes"])
     start, stop = starts[first], starts[end]
@@ -203,7 +203,7 @@ class GroundingResult(NamedTuple):
     baseline: float
     """Correctness of uniform attention: the fraction of the image covered by the boxes."""
     pointing_hit: bool
-    """Whether the maximum of the summed maps of the words is in a box; see `pointing_hit`."""
+    """Whether the summed maps of the words peak inside a box; see `pointing_hit`."""
     paper_correctness: float
     """Maximum correctness over the words as the authors compute it, `paper_correctness`."""
     paper_baseline: float
@@ -213,25 +213,25 @@ class GroundingResult(NamedTuple):
     def max_correctness(self) -> float:
         """Maximum correctness over the words, as the paper scores a phrase.
 
-        It grows with the number of words by chance: compare it with that of other images' maps.
+        By chance alone it grows with the number of words: compare with maps of other images.
         """
         return max(self.word_correctness)
 
     @property
     def mean_correctness(self) -> float:
-        """Mean correctness of the words; random maps reach the baseline on average."""
+        """Mean correctness of the words; random maps score the baseline on average."""
         return sum(self.word_correctness) / len(self.word_correctness)
 
     @property
     def last_correctness(self) -> float:
-        """Correctness of the last word, in English mostly the head noun."""
+        """Correctness of the last word, usually the head noun in English."""
         return self.word_correctness[-1]
 
 
 def normalize_maps(values: Float[Tensor, "*t gy gx"]) -> Float[Tensor, "*t gy gx"]:
-    """Return maps that sum to 1, in double precision; negative values count as 0.
+    """Normalize maps to sum to 1, in float64; negative values count as 0.
 
-    A map without positive values is uniform.
+    A map without positive values becomes uniform.
 
     Example:
         >>> normalize_maps(torch.tensor([[[1.0, 3.0]], [[0.0, 0.0]]]))
@@ -295,12 +295,12 @@ SupervisedPart = Literal["all", "last"]
 
 
 class SupervisedWords(NamedTuple):
-    """Words of a batch of captions with known boxes, and their target attention."""
+    """Target attention for the words of a batch of captions that have boxes."""
 
     caption_indices: Int[Tensor, " s"]
     """Index of the caption of each word."""
     steps: Int[Tensor, " s"]
-    """Index of the word in its caption, which is the decoding step of its attention."""
+    """Index of each word in its caption, i.e. its decoding step."""
     targets: Float[Tensor, "s n"]
     """Target attention over the flattened grid; each row sums to 1."""
 
@@ -308,15 +308,15 @@ class SupervisedWords(NamedTuple):
 def supervised_words(
     captions: Sequence[Sequence[Phrase]], grid: tuple[int, int], *, words: SupervisedPart = "all"
 ) -> SupervisedWords:
-    """Return the words of captions that have boxes, with uniform target attention over these.
+    """Return target attention, uniform over the boxes, for the words of phrases.
 
     `visattn.functional.captions.pack_targets` aligns them with the attention of a batch.
 
     Args:
         captions: Phrases of each caption, with boxes relative to the network's input.
         grid: Rows and columns of the attention grid.
-        words: `all` supervises every word of a phrase, articles included; `last` only the last
-            one, in English mostly the head noun.
+        words: `all` supervises every word of a phrase, articles included; `last` only the last one,
+            usually the head noun in English.
 
     Example:
         >>> red_ring = Phrase(1, 2, ((0.0, 0.0, 0.5, 1.0),), (), "red ring")

@@ -1,4 +1,4 @@
-"""Sources of data: a function that returns the samples of a split."""
+"""Data sources: functions that return the samples of a split."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,11 +13,11 @@ from visattn.results.kinds import Split
 
 
 class Source(ABC):
-    """A source with options: a callable that returns the samples of a split.
+    """Base class of data sources with options: called with a split, a source returns its samples.
 
-    A source without options is a function. What a sample is depends on the task: a photo (a path,
-    an array, an image of PIL) with a class, with captions, with questions, with objects. For a
-    split that the data do not have, it returns an empty list.
+    A source without options can be a plain function. A sample is a photo (path, array or PIL image)
+    with its class, captions, questions or objects. For a split that the data lack, return an empty
+    list.
 
     Example:
         >>> def birds(split):
@@ -27,21 +27,21 @@ class Source(ABC):
     """
 
     class_names: tuple[str, ...] = ()
-    """The names of the classes, in the order of their numbers; empty for those of the samples."""
+    """Class names in the order of their indices; empty to collect them from the samples."""
     test_splits: tuple[Split, ...] = ("test",)
-    """The splits that a test reads."""
+    """Splits that `test` evaluates."""
     num_workers: int | None = None
-    """Processes that read samples by default; None for all cores but one, at most 16."""
+    """Default number of worker processes; None for all cores but one, at most 16."""
     seed: int | None = 0
-    """Seed of what is drawn; None for that of the data module, 0 without one."""
+    """Seed of generated samples; None for the seed of the data module, or 0 without one."""
     words: tuple[str, ...] = ()
-    """The vocabulary of captions with a grammar; empty for the words of the training samples."""
+    """Vocabulary of captions from a grammar; empty to build it from the training captions."""
     notes: tuple[str, ...] = ()
-    """What a user should know about how the splits were made, in sentences."""
+    """Sentences for the user on how the splits were made."""
 
     @abstractmethod
     def __call__(self, split: Split) -> Sequence[Any]:
-        """Return the samples of a split: a list, or a data set that draws them on access."""
+        """Return the samples of a split: a list, or a dataset that generates them on access."""
 
 
 Batch = TypeVar("Batch", bound=tuple[Any, ...])
@@ -49,14 +49,14 @@ AnySource = Source | Callable[[Split], Sequence[Any]]
 
 
 def held_out(labels: Int[Tensor, " n"], fraction: float, seed: int) -> Bool[Tensor, " n"]:
-    """Return which samples are for validation: a fraction of each class, at random.
+    """Return a mask of randomly chosen validation samples: a fraction of each class.
 
     Example:
         >>> held_out(torch.tensor([0, 0, 0, 1, 1, 1]), 0.4, seed=0).sum()
         tensor(2)
     """
     if not 0 < fraction < 1:
-        raise ValueError(f"val_fraction must lie between 0 and 1, got {fraction}")
+        raise ValueError(f"val_fraction must be between 0 and 1, got {fraction}")
     generator = torch.Generator().manual_seed(seed)
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
@@ -67,18 +67,18 @@ def held_out(labels: Int[Tensor, " n"], fraction: float, seed: int) -> Bool[Tens
 
 
 def read_photo(photo: ImageLike, value_range: tuple[float, float] | None) -> LoadedImage:
-    """Return a photo for training, where the same value is the same gray in all photos.
+    """Read a photo for training; equal values become the same gray in all photos.
 
     Args:
         photo: As `read_image` accepts it.
-        value_range: The values of float and 32-bit images that become black and white; None for
-            floats from 0 to 1, which refuses others.
+        value_range: Values of float and 32-bit images that map to black and white; None for 0 and
+            1, with an error for floats outside.
     """
     return read_image(photo, value_range=value_range or (0.0, 1.0))
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:
-    """Return a batch, a named tuple, with its tensors on another device.
+    """Move the tensors of a batch, a named tuple, to a device.
 
     Example:
         >>> from visattn.data.classification.datasets import LabeledBatch

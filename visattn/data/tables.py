@@ -1,7 +1,7 @@
-"""Tables of Hugging Face datasets as training data: photos and annotations, read by index.
+"""Hugging Face datasets as training data: photos and annotations, read by index.
 
-Rows are read from an Arrow file that is mapped into memory, so that any order and any number of
-worker processes is as with files, and a run resumes in the middle of an epoch to the sample.
+Rows come from a memory-mapped Arrow file, so any order and any number of worker processes work as
+with image files, and a run resumes mid-epoch at the exact sample.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,28 +31,28 @@ COLUMNS = {
     "categories": "objects.category", "crowds": "objects.iscrowd", "areas": "objects.area",
     "id": "id",
 }  # fmt: skip
-"""Names of columns by what they hold; `a.b` is the field `b` of the struct or structs in `a`."""
+"""Default column of each role; `a.b` is field `b` of the struct, or list of structs, in `a`."""
 _OPTIONAL = ("type", "crowds", "areas", "id")
 
 
 @dataclass
 class HubTable(Source):
-    """Base class of data sets in tables, whose splits and columns may have any name.
+    """Base class of Hugging Face datasets, whose splits and columns may have any name.
 
     Args:
-        data: A folder of parquet files or of `save_to_disk`; the name of a data set on the hub,
-            OWNER/NAME; or a `DatasetDict` in memory. A stream is written to the cache of `datasets`
-            once, since an epoch of random order needs rows by index.
+        data: A folder of parquet files or from `save_to_disk`; a dataset on the Hub, OWNER/NAME; or
+            a `DatasetDict` in memory. A streaming dataset is written to the cache of `datasets`
+            once, since random order needs rows by index.
         train: Name of the training split.
         val: Name of the validation split; null for none.
         test: Name of the test split; null for the validation split.
-        columns: Names of columns, by what they hold, that are not those of `COLUMNS`.
-        revision: Commit or tag of a data set on the hub, which may change otherwise.
-        subset: Subset of a data set on the hub that has several.
+        columns: Column names by role, where they differ from `COLUMNS`.
+        revision: Commit or tag on the Hub; without it, the data may change.
+        subset: Subset (configuration) of a dataset on the Hub.
 
     Raises:
         ImportError: If `datasets` is not installed.
-        ValueError: If there is no such split or column, or a row holds no photo.
+        ValueError: If a split or column does not exist, or a row has no photo.
     """
 
     data: Any
@@ -63,13 +63,13 @@ class HubTable(Source):
     revision: str | None = None
     subset: str | None = None
     roles: ClassVar[tuple[str, ...]] = ()
-    """What is read beside the photos."""
+    """Roles of the columns read in addition to the photos."""
 
     def __post_init__(self) -> None:
         import datasets  # pyright: ignore[reportMissingImports]
 
         if unknown := [role for role in self.columns or () if role not in COLUMNS]:
-            raise ValueError(f"columns are {', '.join(COLUMNS)}; got {', '.join(unknown)}")
+            raise ValueError(f"columns must be of {', '.join(COLUMNS)}; got {', '.join(unknown)}")
         data: Any = self.data
         if isinstance(data, (str, Path)):
             data = (
@@ -80,7 +80,7 @@ class HubTable(Source):
         names = {"train": self.train, "validation": self.val, "test": self.test or self.val}
         used = [name for name in dict.fromkeys(names.values()) if name]
         if unknown := [name for name in used if name not in data]:
-            raise ValueError(f"no split {unknown[0]!r}; there are {', '.join(data)}")
+            raise ValueError(f"no split {unknown[0]!r}; choose from {', '.join(data)}")
         chosen = COLUMNS | (self.columns or {})
         columns = {role: chosen[role] for role in (*self.roles, "image")}
         tables = {name: PhotoTable(data[name], columns, name) for name in used}
@@ -89,7 +89,7 @@ class HubTable(Source):
 
 @dataclass
 class HubClasses(HubTable):
-    """Photos with a class each in a column `label`; options of `HubTable`."""
+    """Photos with their class in a column `label`; options as in `HubTable`."""
 
     roles = ("label",)
 
@@ -110,7 +110,7 @@ class HubClasses(HubTable):
 
 @dataclass
 class HubCaptions(HubTable):
-    """Photos with a list of captions each in a column `captions`; options of `HubTable`."""
+    """Photos with a list of captions in a column `captions`; options as in `HubTable`."""
 
     roles = ("captions", "id")
 
@@ -126,9 +126,9 @@ class HubCaptions(HubTable):
 
 @dataclass
 class HubQuestions(HubTable):
-    """Photos with a question and its answers, or a list of both; options of `HubTable`.
+    """Photos with a question and its answers, or lists of both; options as in `HubTable`.
 
-    Columns are `question`, `answers` and, if there is one, `answer_type`.
+    The columns are `question`, `answers` and optionally `answer_type`.
     """
 
     roles = ("question", "answers", "type", "id")
@@ -143,15 +143,15 @@ class HubQuestions(HubTable):
         ]
 
 
-def _questions(asked: Any, replies: Any, kinds: Any) -> tuple[Question, ...]:
-    one = isinstance(asked, str)
-    texts, answers = ([asked], [replies]) if one else (asked, replies)
-    types = [kinds or "other"] * len(texts) if one or kinds is None else kinds
+def _questions(texts: Any, answers: Any, types: Any) -> tuple[Question, ...]:
+    single = isinstance(texts, str)
+    texts, answers = ([texts], [answers]) if single else (texts, answers)
+    types = [types or "other"] * len(texts) if single or types is None else types
     return tuple(
-        answered_question(text, [said], kind)._replace(answers=())
-        if isinstance(said, str)
-        else answered_question(text, said, kind)
-        for text, said, kind in zip(texts, answers, types, strict=True)
+        answered_question(text, [answer], kind)._replace(answers=())
+        if isinstance(answer, str)
+        else answered_question(text, answer, kind)
+        for text, answer, kind in zip(texts, answers, types, strict=True)
     )
 
 
@@ -160,8 +160,8 @@ class HubBoxes(HubTable):
     """Photos with boxes: the fields `bbox` and `category` of a column `objects`.
 
     Args:
-        box_format: The numbers of a box, in pixels of the photo: left, top, width, height
-            (`xywh`), as COCO has them; or left, top, right, bottom (`xyxy`).
+        box_format: Boxes in pixels: left, top, width, height (`xywh`), as in COCO, or left, top,
+            right, bottom (`xyxy`).
     """
 
     box_format: Literal["xywh", "xyxy"] = "xywh"
@@ -195,15 +195,15 @@ class HubBoxes(HubTable):
 
 
 class PhotoTable(Sequence[Any]):
-    """The photos of a split with their annotations; a photo is read when it is opened.
+    """The photos of a split and their annotations; photos are read lazily.
 
     Args:
-        rows: A `Dataset`, or a stream.
-        columns: Columns by what they hold.
-        name: The split, for messages.
+        rows: A `Dataset` or an `IterableDataset`.
+        columns: Column of each role.
+        name: Name of the split, for messages.
 
     Raises:
-        ValueError: If a column is missing, or a row holds no photo.
+        ValueError: If a column is missing, or a row has no photo.
     """
 
     def __init__(self, rows: Any, columns: Mapping[str, str], name: str) -> None:
@@ -217,7 +217,7 @@ class PhotoTable(Sequence[Any]):
         }
         if missing := [c for c in self.columns.values() if _kind(rows.features, c) is None]:
             raise ValueError(
-                f"{name} has no column {missing[0]}; name it with columns: ... Its columns are "
+                f"{name} has no column {missing[0]}; set the option columns; choose from "
                 f"{', '.join(rows.features)}"
             )
         image = columns["image"]
@@ -227,13 +227,13 @@ class PhotoTable(Sequence[Any]):
             rows = datasets.Dataset.from_generator(partial(_rows, rows), features=rows.features)
         self.rows = rows.with_format(None)
         self._images = self.rows.select_columns([image])
-        # A row may name a file instead of holding a photo: strangers' names are not opened.
+        # A row may hold a path instead of a photo; paths from untrusted data are not opened.
         for batch in self._images.with_format("arrow").iter(1000):
             cells = batch.column(0).combine_chunks()
             if cells.null_count or (hasattr(cells, "field") and cells.field("bytes").null_count):
                 raise ValueError(
-                    f"{name}: rows hold no photo in {image}; leave them out, or save the "
-                    "photos with the table"
+                    f"{name}: every row must hold a photo in {image}; remove rows without one, "
+                    "or save the photos with the table"
                 )
 
     def __len__(self) -> int:
@@ -248,10 +248,10 @@ class PhotoTable(Sequence[Any]):
         return cell["bytes"] if isinstance(cell, dict) else cell
 
     def values(self, role: str) -> list[Any]:
-        """Return what the rows have beside the photos, classes as their names.
+        """Return the values of a column, with class indices replaced by names.
 
         Args:
-            role: What the column holds; None for each row if there is no such column.
+            role: Role of the column; if it does not exist, the values are None.
         """
         if role not in self.columns:
             return [None] * len(self)
@@ -261,25 +261,25 @@ class PhotoTable(Sequence[Any]):
         return [_named(_field(cell, field) if field else cell, names) for cell in cells]
 
     def class_names(self, role: str) -> list[str] | None:
-        """Return the names of the classes in a column; None if it has texts or plain numbers.
+        """Return the class names of a column; None for text or plain numbers.
 
         Args:
-            role: What the column holds.
+            role: Role of the column.
         """
         return getattr(_kind(self.rows.features, self.columns[role]), "names", None)
 
     def ids(self) -> list[str]:
-        """Return the name of each row: the value of the column `id`, or its number.
+        """Return the name of each row: its value in the column `id`, or its number.
 
         Raises:
-            ValueError: If two rows have the same.
+            ValueError: If two rows have the same id.
         """
         rows = [f"{self.name}, row {number}" for number in range(len(self))]
         names = [*map(str, self.values("id"))] if "id" in self.columns else rows
         if len(set(names)) < len(names):
             raise ValueError(
-                f"{self.name}: rows have the same {self.columns['id']}; a row is a photo with all "
-                "of its annotations: group the rows, or name another column as id"
+                f"{self.name}: {self.columns['id']} must differ in all rows; put all annotations "
+                "of a photo into one row, or choose another id column"
             )
         return names
 
@@ -289,7 +289,7 @@ def _rows(stream: Any) -> Iterator[dict[str, Any]]:
 
 
 def _kind(features: Any, column: str) -> Any:
-    """Return the type of a column, or of the entries of its lists; None if there is none."""
+    """Return the type of a column, or of its list entries; None if it does not exist."""
     kind: Any = features
     for name in [column] if column in features else column.split("."):
         kind = kind.get(name) if isinstance(kind, Mapping) else None
@@ -304,17 +304,17 @@ def _field(cell: Any, name: str) -> Any:
 
 
 def _named(value: Any, names: Sequence[str] | None) -> Any:
-    """Return the name of a class, or those of a list of classes.
+    """Return the name of a class, or the names of a list of classes.
 
     Raises:
-        ValueError: If it is no class, such as the -1 of rows without one.
+        ValueError: If it is not a class, such as the -1 of unlabeled rows.
     """
     if names is None:
         return value
     if isinstance(value, list):
         return [_named(each, names) for each in value]
     if value not in range(len(names)):
-        raise ValueError(f"a class must be from 0 to {len(names) - 1}, got {value}")
+        raise ValueError(f"a class must be between 0 and {len(names) - 1}, got {value}")
     return names[value]
 
 

@@ -91,7 +91,7 @@ def test_a_split_is_a_file_or_a_name(score: Score, capsys: Capsys) -> None:
     assert score(**files) == 1
     assert "--split selects references (train, val)" in capsys.readouterr().err
     assert score("--split", "test", **files) == 1
-    assert "test is neither a split" in capsys.readouterr().err
+    assert "test must be a split" in capsys.readouterr().err
 
 
 def test_intersection_scores_the_shared_images_and_reports_the_rest(

@@ -80,14 +80,14 @@ def test_cells_without_a_caption_are_dropped_with_a_count(tmp_path: Path) -> Non
 
 REFUSED = [
     ("", "the file is empty"),
-    ("just words\n", "line 1: none of the formats of captions"),
+    ("just words\n", "line 1: captions must be a table"),
     ("image,caption\n../a.jpg,a dog\n", "line 2: a file name must be a path inside"),
-    ("image,caption\na.jpg,a dog,black\n", "line 2: not 2 cells"),
+    ("image,caption\na.jpg,a dog,black\n", "line 2: must have 2 cells"),
     ('image,caption\na.jpg,"a dog\n', "unexpected end of data; quote captions"),
-    ("image,caption\na.jpg,nan\n", "holds no caption"),
-    ("image,caption,split\na.jpg,a dog,train\na.jpg,a cat,val\n", "line 3: a.jpg .split val. has"),
+    ("image,caption\na.jpg,nan\n", "has no captions"),
+    ("image,caption,split\na.jpg,a dog,train\na.jpg,a cat,val\n", "line 3: .* a.jpg .split val"),
     ('{"id": 1, "file": "a.jpg", "caption": "a"}\n{"id": 1, "file": "b.jpg", "caption": "b"}',
-     "line 2: b.jpg .* has the id of a.jpg"),
+     "line 2: .* b.jpg .* has the id of a.jpg"),
     ('{"file": "a.jpg"}', "entry 1: no 'caption or captions"),
     ('{"file": "a.jpg", "caption": 5}', "entry 1: 'int' object"),
     ('{"file": "a.jpg", "caption": "\\ud800"}', "surrogates not allowed"),
@@ -115,7 +115,7 @@ def test_results_have_one_caption_per_image(tmp_path: Path) -> None:
         assert results.captions == {"37": "a dog"}
         assert results.duplicates == ("37",)
     file.write_text("37\ta dog\n37\ta cat\n")
-    with pytest.raises(ValueError, match="line 2: 37 has another caption before"):
+    with pytest.raises(ValueError, match="line 2: 37 must have one caption, got two"):
         read_caption_results(file)
 
 
@@ -141,7 +141,7 @@ def test_lists_may_lack_suffixes_and_must_have_captions(tmp_path: Path) -> None:
     (tmp_path / "train").write_text("a\n")  # which of both?
     with pytest.raises(ValueError, match="1 names .a. without captions; remove them"):
         entries_of_split(entries, str(tmp_path / "train"))
-    with pytest.raises(ValueError, match="which assigns none, nor a list of photos"):
+    with pytest.raises(ValueError, match="must be a split .*it has none. or a file that lists"):
         entries_of_split(entries, "nowhere.txt")
 
 
@@ -151,7 +151,7 @@ def test_a_file_without_splits_is_divided_with_a_line_that_says_so(tmp_path: Pat
     assert [len(files) for files in splits.values()] == [4, 2, 1]
     assert len({file for files in splits.values() for file in files}) == 7
     assert "assigns no splits: 30% of the photos are for validation" in source.notes[0]
-    with pytest.raises(ValueError, match="leave none of 7 photos"):
+    with pytest.raises(ValueError, match="must leave some of 7 photos"):
         CaptionFile(source.captions, source.photos, val_fraction=0.99)
 
 

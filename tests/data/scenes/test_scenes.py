@@ -90,8 +90,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: WorldConfig(num_objects=(4, 3)), "minimum <= maximum"),
     (lambda: sampled(0, WorldConfig(colors=("cyan", "pink")), novel=True), "have no held-out pair"),
     (lambda: sampled(0, WorldConfig(("red",), ("square",))), "have only held-out pairs"),
-    (lambda: Scenes(3)[3], r"index must lie in \[0, 3\), got 3"),
-    (lambda: Scenes(3)[-1], r"index must lie in \[0, 3\), got -1"),
+    (lambda: Scenes(3)[3], r"index must be in \[0, 3\), got 3"),
+    (lambda: Scenes(3)[-1], r"index must be in \[0, 3\), got -1"),
 ]
 
 

@@ -159,7 +159,7 @@ def test_false_captions_have_no_scored_words_and_words_need_maps() -> None:
     for caption in ("a red circle is right of a blue square", "a a a", ""):
         judged = score_caption(caption, EVEN, WORLD, size=1000)
         assert judged == (len(caption) > 9, False, 0, 0, 0, 0)
-    with pytest.raises(ValueError, match="9 words need a map each, got 8 maps"):
+    with pytest.raises(ValueError, match="each of 9 words needs a map, got 8 maps"):
         score_caption(CAPTION, EVEN[:8], WORLD, size=1000)
 
 

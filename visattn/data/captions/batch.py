@@ -25,7 +25,7 @@ _LETTERS = rf"{_LETTER}(?:[{MARKS}]|[\u200c\u200d]+(?=\w)|{_LETTER})*"
 
 
 def _word_pattern(letters: str, *others: str) -> re.Pattern[str]:
-    """Return the pattern of words, of which the first one that fits applies."""
+    """Return the pattern of words; the first alternative that matches wins."""
     return re.compile(
         "|".join(
             [
@@ -47,10 +47,10 @@ _ASCII_WORD = _word_pattern(r"\w+")  # the same for ASCII, twice as fast
 def split_words(caption: str) -> list[str]:
     """Return the words of a caption, lower-cased, without punctuation.
 
-    Clitics such as 's and n't are separate words, as in the Penn Treebank, so that the words
-    joined by spaces get the same scores as the caption itself. Emoji and brackets are dropped.
-    Letters keep their marks, such as the vowel signs of Hindi. In scripts without spaces between
-    words (Chinese, Japanese, Thai, Lao, Burmese, Khmer) each letter with its marks is a word.
+    Clitics such as 's and n't are separate words, as in the Penn Treebank, so the words joined by
+    spaces get the same scores as the caption itself. Emoji and brackets are dropped. Letters keep
+    their marks, such as the vowel signs of Hindi. In scripts without spaces between words (Chinese,
+    Japanese, Thai, Lao, Burmese, Khmer) each letter with its marks is a word.
 
     Law:
         Joining by spaces and splitting again gives the same words.
@@ -63,7 +63,7 @@ def split_words(caption: str) -> list[str]:
     """
     text = unicodedata.normalize("NFC", caption.lower().replace("’", "'"))
     words = _ASCII_WORD if text.isascii() else _WORD
-    # The space cuts a clitic off its word: dog's -> dog 's, isn't -> is n't.
+    # Split clitics off their words: dog's -> dog 's, isn't -> is n't.
     return words.findall(_CLITIC_PATTERN.sub(r" \g<0>", text))
 
 
@@ -71,7 +71,7 @@ class Vocabulary:
     """A fixed list of words; the first four are pad, start, end and unknown.
 
     Args:
-        words: Every word once, `SPECIAL_TOKENS` first.
+        words: Unique words, `SPECIAL_TOKENS` first.
 
     Raises:
         ValueError: If the special tokens do not come first, or a word occurs twice.
@@ -100,7 +100,7 @@ class Vocabulary:
             min_word_freq: Less frequent words become unknown.
 
         Raises:
-            ValueError: If no word is left.
+            ValueError: If no word is frequent enough.
         """
         counts = Counter(word for caption in captions for word in split_words(caption))
         kept = [word for word, count in counts.items() if count >= min_word_freq]
@@ -116,7 +116,7 @@ class Vocabulary:
         return len(self.words)
 
     def unknown_fraction(self, captions: Iterable[str]) -> float:
-        """Return the fraction of the words of captions that is unknown; 0 without words.
+        """Return the fraction of unknown words in captions; 0 without words.
 
         Example:
             >>> Vocabulary.from_captions(["a red ring"]).unknown_fraction(["a red ring", "a blue"])
@@ -133,7 +133,7 @@ class Vocabulary:
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of token ids, without pad, start and end.
 
-        Words are joined by spaces, letters of scripts without spaces between words by nothing.
+        Words are joined by spaces, except in scripts without spaces between words.
 
         Example:
             >>> vocabulary = Vocabulary.from_captions(["狗在跑"])
@@ -149,7 +149,7 @@ class CaptionSample(NamedTuple):
 
     id: str
     image: Any
-    """The photo; then the input of the network `[3, y, x]`, or None if `grids` replaces it."""
+    """The photo; once prepared, the network's input `[3, y, x]`, or None if `grids` replace it."""
     captions: tuple[str, ...]
     world: World | None = None
     """Ground truth of a rendered scene."""
@@ -158,11 +158,11 @@ class CaptionSample(NamedTuple):
     phrases: tuple[tuple[Phrase, ...], ...] = ()
     """For each caption, its phrases with boxes relative to the network's input."""
     references: tuple[str, ...] = ()
-    """Reference captions for scoring, as they were written; empty if unknown."""
+    """Reference captions for scoring, in their original spelling; empty if unknown."""
 
     @classmethod
     def of(cls, sample: Any) -> Self:
-        """Return a sample of a source: as it is, or a photo with its captions.
+        """Convert a photo with its captions to a sample; a `CaptionSample` is returned as is.
 
         Example:
             >>> CaptionSample.of(("photos/a.jpg", ["a dog", "one dog"])).id
@@ -181,7 +181,7 @@ class CaptionBatch(NamedTuple):
     samples: tuple[CaptionSample, ...]
     """Captions and annotations, without images and grids."""
     images: UInt8[Tensor, "b 3 y x"] | None
-    """None if `grids` replaces them."""
+    """None if `grids` replace them."""
     grids: tuple[Float[Tensor, "b _c _gy _gx"], ...]
     """Cached features, one tensor per stage; empty if the encoder runs on `images`."""
     captions: Int[Tensor, "r t"]
@@ -206,7 +206,7 @@ class CaptionBatch(NamedTuple):
         ]
 
     def repeat_captions(self, count: int) -> Self:
-        """Return the batch with each caption `count` times in a row, for several rollouts.
+        """Repeat each caption `count` times in a row, for several rollouts.
 
         Example:
             >>> sample = CaptionSample("0", torch.zeros(3, 1, 1, dtype=torch.uint8), ("red", "a"))
@@ -226,13 +226,13 @@ class CaptionBatch(NamedTuple):
         )
 
     def drop_words(self, rate: float) -> Self:
-        """Return the batch with words of its captions replaced by the unknown word, at random.
+        """Replace random words of the captions by the unknown word (word dropout).
 
-        A decoder that reads such captions has to rely on the image for what it predicts. Start, end
-        and padding stay, and so do the phrases; targets are taken from the batch itself.
+        The decoder then has to rely more on the image. Start, end, padding and phrases do not
+        change; take the targets from the original batch.
 
         Args:
-            rate: Probability with which a word is replaced; PyTorch's generator is used.
+            rate: Probability of replacing a word, sampled with PyTorch's global generator.
 
         Example:
             >>> sample = CaptionSample("0", torch.zeros(3, 1, 1, dtype=torch.uint8), ("a red",))
@@ -250,9 +250,9 @@ class CaptionBatch(NamedTuple):
         return self._replace(captions=self.captions.masked_fill(dropped, UNKNOWN))
 
     def swap_images(self) -> Self:
-        """Return the batch with the images of each pair swapped, as a control for scores.
+        """Swap the images of each pair, as a control for scores.
 
-        Images 0 and 1 change places, 2 and 3, and so on; an unpaired last image stays.
+        Images 0 and 1, 2 and 3, ... are pairs; an unpaired last image stays.
 
         Example:
             >>> blank = [torch.full((3, 1, 1), n, dtype=torch.uint8) for n in (0, 1, 2)]
@@ -304,8 +304,8 @@ def collate_captions(
     if without := [sample.id for sample in samples if not sample.captions]:
         raise ValueError(f"every sample needs a caption, these have none: {without[:5]}")
     rows = [
-        # The start token and the words. A caption that is cut has no end token, so that a model
-        # does not learn to stop in the middle of a sentence.
+        # The start token and the words. A truncated caption has no end token, so that a model does
+        # not learn to stop in the middle of a sentence.
         (vocabulary.encode(caption)[: max_words and max_words + 1], image_index, caption_index)
         for image_index, sample in enumerate(samples)
         for caption_index, caption in enumerate(sample.captions)
@@ -318,7 +318,7 @@ def collate_captions(
     lengths = torch.tensor([len(tokens) - 1 for tokens, *_ in rows])
     image_indices = torch.tensor([image_index for _, image_index, _ in rows])
     return CaptionBatch(
-        # Each tensor that a worker sends costs a file descriptor: the pixels travel once, stacked.
+        # Each tensor sent by a worker costs a file descriptor, so pixels are sent once, stacked.
         samples=tuple(sample._replace(image=None, grids=()) for sample in samples),
         images=torch.stack(images) if len(images) == len(samples) else None,
         grids=tuple(map(torch.stack, zip(*(sample.grids for sample in samples), strict=True))),

@@ -1,4 +1,4 @@
-"""Captioned photos as a captioner reads them: pixels or cached features, phrases, mirrored."""
+"""Captioned photos as inputs of a captioner: pixels or cached features, phrases, flips."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,19 +16,19 @@ from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.captions import Phrase
 
 Phrases = Mapping[str, Mapping[tuple[str, ...], tuple[Phrase, ...]]]
-"""For each photo, by file or id, the phrases of its captions, by their words."""
+"""For each photo (file or id), the phrases of its captions by their words."""
 
 
 @dataclass
 class CaptionInput:
-    """Makes the input of a captioner from a photo with its captions.
+    """Prepares the input of a captioner from a photo with its captions.
 
     Args:
         resize: Resizing to the network's input.
-        features: Cached features that replace the pixels.
+        features: Cached features to use instead of pixels.
         phrases: Phrases with boxes relative to the photo.
-        hflip: Mirror half of the photos, unless a caption says left or right.
-        value_range: As `read_photo` takes it.
+        hflip: Flip half of the photos, unless a caption says left or right.
+        value_range: See `read_photo`.
     """
 
     resize: ResizeSpec
@@ -41,7 +41,7 @@ class CaptionInput:
         self._on_input: dict[str, tuple[tuple[Phrase, ...], ...]] = {}
 
     def __call__(self, sample: Any, seed: int) -> CaptionSample:
-        """Return the sample with its pixels or features; a rendered scene as it is."""
+        """Return the sample with its pixels or features; a rendered scene is returned as is."""
         sample = CaptionSample.of(sample)
         if isinstance(sample.image, Tensor):
             return sample
@@ -65,7 +65,7 @@ class CaptionInput:
         return next((self.phrases[name] for name in names if name in self.phrases), {})
 
     def phrases_of(self, sample: CaptionSample) -> tuple[tuple[Phrase, ...], ...]:
-        """Return the phrases of each caption, on the input of the network."""
+        """Return the phrases of each caption, with boxes relative to the network's input."""
         known = self.annotations(sample)
         if not known:
             return ()

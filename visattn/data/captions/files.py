@@ -1,4 +1,4 @@
-r"""Caption files: every common format as photos with their captions, and the splits of a data set.
+r"""Caption files in all common formats, and their training, validation and test splits.
 
 Flickr token file    a.jpg#0<TAB>a dog                        a line for each caption
 table                image,caption[,split]                    with a header; also ; | or tabs
@@ -38,14 +38,14 @@ _PHOTO_KEYS = (
 )  # fmt: skip
 _CAPTION_KEYS = ("caption", "captions", "comment", "text")
 _NUMBERED = re.compile(r"(?P<name>[^\t]+)#[0-9]{1,9}")
-_NO_CAPTION = {"", "nan", "none", "null"}  # what programs write for a missing text
+_NO_CAPTION = {"", "nan", "none", "null"}  # written for a missing text
 
 
 class CaptionEntry(NamedTuple):
     """A photo with its captions.
 
-    `id` is the name of the photo for predictions and scores, `file` its path relative to the folder
-    of the photos, `split` the split that the file assigns.
+    `id` identifies the photo in predictions and scores, `file` is its path relative to the folder
+    of photos, `split` the split that the file assigns.
     """
 
     id: str
@@ -57,16 +57,16 @@ class CaptionEntry(NamedTuple):
 def read_captions(path: PathLike) -> list[CaptionEntry]:
     r"""Read a captions file: photos in the order of the file, each with its captions.
 
-    The format follows from the content. Captions that are empty, `nan` or `None` are dropped, and
-    photos without any, with a warning.
+    The format is detected from the content. Captions that are empty, `nan`, `none` or `null`, and
+    photos without captions, are dropped with a warning.
 
     Args:
-        path: UTF-8, up to a gibibyte.
+        path: UTF-8, at most 1 GiB.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it has another format; the message names the line or entry. If two photos
-            have one id, or one photo two splits, or a name leads out of the folder of the photos.
+        ValueError: If the format is unknown (the message names the line or entry), two photos share
+            an id, a photo is in two splits, or a path leaves the folder of photos.
 
     Example:
         >>> file = getfixture("tmp_path") / "captions.csv"
@@ -81,9 +81,9 @@ def read_captions(path: PathLike) -> list[CaptionEntry]:
             first = photos.setdefault(entry.id, entry._replace(captions=()))
             if (entry.file, entry.split) != (first.file, first.split):
                 raise ValueError(
+                    "each photo needs its own id and one split, but "
                     f"{printable_name(entry.file)} (split {entry.split}) has the id of "
-                    f"{printable_name(first.file)} (split {first.split}); each photo needs its own "
-                    "name, and one split"
+                    f"{printable_name(first.file)} (split {first.split})"
                 )
             texts = [" ".join((text or "").split()) for text in entry.captions]
             kept = [text for text in texts if text.lower() not in _NO_CAPTION]
@@ -92,7 +92,7 @@ def read_captions(path: PathLike) -> list[CaptionEntry]:
         photos[entry.id] = first._replace(captions=(*first.captions, *kept))
     bare = [name for name, entry in photos.items() if not entry.captions]
     if len(bare) == len(photos):
-        raise ValueError(f"{path} holds no caption")
+        raise ValueError(f"{path} has no captions")
     for left, what in ((dropped, "empty captions"), (bare, "photos without a caption")):
         if left:
             warnings.warn(f"{path}: dropped {_summary(left, what)}", UserWarning, stacklevel=2)
@@ -113,7 +113,7 @@ def read_caption_results(path: PathLike) -> CaptionResults:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it has another format, or two different captions of an image.
+        ValueError: If the format is unknown, or an image has two different captions.
 
     Example:
         >>> file = getfixture("tmp_path") / "results.txt"
@@ -127,7 +127,7 @@ def read_caption_results(path: PathLike) -> CaptionResults:
         with reading(path, where):
             [caption] = entry.captions
             if captions.setdefault(entry.id, caption).split() != caption.split():
-                raise ValueError(f"{printable_name(entry.id)} has another caption before")
+                raise ValueError(f"{printable_name(entry.id)} must have one caption, got two")
             f"{entry.id} {caption}".encode()  # an unpaired surrogate raises
         if captions[entry.id] is not caption:
             duplicates[entry.id] = None
@@ -135,7 +135,7 @@ def read_caption_results(path: PathLike) -> CaptionResults:
 
 
 def _read_entries(path: Path) -> Iterator[tuple[str, CaptionEntry]]:
-    """Yield where in the file each entry is, and the entry."""
+    """Yield the location in the file and the content of each entry."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file")
     with reading(path):
@@ -165,8 +165,8 @@ def _json_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield f"annotations[{number}]", row
     elif isinstance(document, dict) and "images" in document:
         for number, image in enumerate(document["images"]):
-            # Karpathy's name for the rest of COCO's validation photos, with which models are
-            # trained, is restval.
+            # Karpathy's restval is the rest of COCO's validation photos, which is used for
+            # training.
             yield (
                 f"images[{number}]",
                 {
@@ -188,7 +188,7 @@ def _table_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     names = [cell.strip(' "') for cell in header.split(delimiter)]
     fault = ""
     if {*names} & {*_PHOTO_KEYS} and {*names} & {*_CAPTION_KEYS}:
-        # In tabs and bars a quotation mark is a letter, unless cells are quoted throughout.
+        # With tabs or bars, quotation marks are literal unless all cells are quoted.
         quotings = (
             (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if delimiter in "\t|" else (csv.QUOTE_MINIMAL,)
         )
@@ -202,7 +202,7 @@ def _table_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 fault = f"line {reader.line_num}: {error}"
                 continue
             wrong = [where for where, row in rows if any(row) and len(row) != len(names)]
-            fault = f"{wrong[0]}: not {len(names)} cells, as the header has" if wrong else ""
+            fault = f"{wrong[0]}: must have {len(names)} cells, like the header" if wrong else ""
             if not fault:
                 filled = ((where, row) for where, row in rows[1:] if any(row))
                 yield from ((where, dict(zip(names, row, strict=True))) for where, row in filled)
@@ -211,13 +211,13 @@ def _table_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     pairs = [
         (f"line {n}", *line.partition("\t")) for n, line in enumerate(lines, 1) if line.strip()
     ]
-    # A file name may end in #1; only if all names do, it is the number of the caption.
+    # File names may end in #1; it is the number of the caption only if all names do.
     numbered = all(_NUMBERED.fullmatch(name) for _, name, _, _ in pairs)
     for where, name, tab, caption in pairs:
         if not tab:
             raise ValueError(
-                f"{where}: none of the formats of captions: a header with image and caption, "
-                "JSON, or lines NAME<TAB>CAPTION"
+                f"{where}: captions must be a table with a header (image and caption), JSON, or "
+                "lines NAME<TAB>CAPTION"
             )
         yield where, {"file": name.rpartition("#")[0] if numbered else name, "caption": caption}
 
@@ -238,26 +238,26 @@ def _first(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def entries_of_split(entries: Sequence[CaptionEntry], name: str) -> list[CaptionEntry]:
-    """Return the entries of a split: one that the captions file assigns, or the path of a list.
+    """Return the entries of a split that the captions file assigns, or that a list file names.
 
-    A list has one name per line; the suffix may be missing.
+    A list has one photo per line, with or without its suffix.
 
     Raises:
-        ValueError: If it is neither, or the list names a photo without captions.
+        ValueError: If there is no such split or file, or the list names a photo without captions.
     """
     if selected := [entry for entry in entries if entry.split == name]:
         return selected
     if not Path(name).is_file():
         assigned = sorted({entry.split for entry in entries if entry.split})
         raise ValueError(
-            f"{name} is neither a split of the captions file, which assigns "
-            f"{', '.join(assigned) or 'none'}, nor a list of photos"
+            f"{name} must be a split of the captions file ({', '.join(assigned) or 'it has none'}) "
+            "or a file that lists photos"
         )
     with reading(name):
         lines = decode_utf8(read_bytes_bounded(Path(name))).splitlines()
     listed = dict.fromkeys(line.strip() for line in lines if line.strip())
     stems: dict[str, CaptionEntry | None] = {}
-    for entry in entries:  # without the suffix a name must still mean a single photo
+    for entry in entries:  # without its suffix a name must be unambiguous
         stem = PurePosixPath(entry.file).stem
         stems[stem] = None if stem in stems else entry
     by_name = stems | {key: entry for entry in entries for key in (entry.id, entry.file)}
@@ -274,23 +274,23 @@ def _summary(items: Sequence[str], noun: str) -> str:
 
 @dataclass
 class CaptionFile(Source):
-    """Photos with several captions each, from caption files of any format of `read_captions`.
+    """Photos with captions, from files in any format of `read_captions`.
 
-    A single file that assigns no splits is divided at random, unless `train` and `val` name lists
-    of photos. All captions of a photo are in the same split.
+    A single file without splits is split at random, unless `train` and `val` are lists of photos.
+    All captions of a photo are in the same split.
 
     Args:
-        captions: A captions file; or a mapping from `train`, `val` and `test` to one each.
-        photos: Folder of the photos; or such a mapping.
-        train: The training photos: a split that the file assigns, or a file with a list.
+        captions: A captions file, or a mapping from `train`, `val` and `test` to files.
+        photos: Folder of the photos, or a mapping from splits to folders.
+        train: The training photos: a split that the file assigns, or a list file.
         val: The validation photos; null for none.
         test: The test photos; by default the validation photos.
         val_fraction: Fraction of the photos for validation, if there are no splits.
         test_fraction: Fraction of the photos for test, if there are no splits.
-        split_seed: Seed of that choice, which stays the same when photos are added.
+        split_seed: Seed of the random split; adding photos moves few others to another split.
 
     Raises:
-        FileNotFoundError: If a file, or photos are missing.
+        FileNotFoundError: If a file or photos are missing.
         ValueError: If a file is invalid.
     """
 
@@ -314,8 +314,8 @@ class CaptionFile(Source):
         else:
             for key, file in files.items():
                 name = names[key]
-                # A file of its own belongs to the split as a whole, unless it assigns this split
-                # itself, as one of Karpathy's does, or the user names a list.
+                # A file per split is used as a whole, unless it assigns this split itself, as
+                # Karpathy's files do, or the user names a list.
                 own = isinstance(self.captions, dict) and name in (key, None)
                 if own and not any(entry.split == name for entry in read[file]):
                     parts[key] = read[file]
@@ -331,7 +331,7 @@ class CaptionFile(Source):
         )
 
     def _divide(self, entries: Sequence[CaptionEntry]) -> dict[str, Sequence[CaptionEntry]]:
-        """Divide photos by a random number that follows from the name of each."""
+        """Split photos at random, by a hash of their names."""
         content = {e.file: f"{self.split_seed} {e.file}".encode() for e in entries}
         order = sorted(entries, key=lambda e: hashlib.sha256(content[e.file]).hexdigest())
         counts = [
@@ -340,8 +340,8 @@ class CaptionFile(Source):
         ]
         if not 0 < sum(counts) < len(order):
             raise ValueError(
-                f"val_fraction {self.val_fraction} and test_fraction {self.test_fraction} leave "
-                f"none of {len(order)} photos for training or validation"
+                f"val_fraction {self.val_fraction} and test_fraction {self.test_fraction} must "
+                f"leave some of {len(order)} photos for training and for validation or test"
             )
         ends = {"val": order[: counts[0]], "test": order[counts[0] : sum(counts)]}
         chosen = {entry.file for part in ends.values() for entry in part}
@@ -358,9 +358,9 @@ def _by_split(value: str | dict[str, str]) -> dict[str, str]:
 
 
 def _samples(entries: Iterable[CaptionEntry], folder: str) -> list[CaptionSample]:
-    """Return the photos of a folder with their captions; refuse missing and empty ones."""
+    """Return the photos of a folder with their captions; raise if files are missing or empty."""
     if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder; give the folder of the photos")
+        raise FileNotFoundError(f"{folder} is not a folder; set photos to the folder of the photos")
     samples: list[CaptionSample] = []
     missing: list[str] = []
     for entry in entries:

@@ -1,1 +1,1 @@
-"""Datasets for classification."""
+"""Sources and batches for image classification and digit sequences."""

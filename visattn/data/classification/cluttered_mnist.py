@@ -1,4 +1,4 @@
-"""Cluttered MNIST: digits of any size and place among parts of others."""
+"""Cluttered MNIST: digits at random positions among pieces of other digits."""
 
 import hashlib
 from abc import abstractmethod
@@ -41,8 +41,8 @@ def resize_weights(
 ) -> Float[Tensor, "b n {out} {size}"]:
     """Return the weights of antialiased bilinear resizing along one axis.
 
-    Output pixel 0 begins at `starts`, in pixels of the image; outside of it there is black. Scales
-    are at least 0.5. The products with float64 images, rounded, are the same on every machine.
+    Output pixel 0 begins at `starts`, in pixels of the image; outside the image is black. Scales
+    are at least 0.5. Products with float64 images, rounded, are the same on every machine.
 
     Example:
         >>> starts, scales = torch.tensor([[1.0]]), torch.tensor([[2.0]])
@@ -51,8 +51,8 @@ def resize_weights(
                 [0.0000, 0.7500, 0.2500]])
     """
     centers = starts[..., None] + (torch.arange(out) + 0.5) / scales[..., None]
-    # A tent is at most two pixels wide on either side, as scales are at least 0.5. Black pixels
-    # beyond the image take their share of the sum, so that ink fades there, and are cut off.
+    # With scales of at least 0.5 the triangle filter is at most two pixels wide on either side.
+    # Black pixels beyond the image count in the sum, so that ink fades there, and are cut off.
     pixels = torch.arange(-2, size + 2) + 0.5
     support = scales.clamp(max=1)[..., None, None]
     weights = (1 - (centers[..., None] - pixels).abs() * support).clamp(min=0)
@@ -75,7 +75,7 @@ class ClutterSpec:
     distractor_size: int = 8
 
     def check_fit(self, digits: Tensor, sources: Tensor) -> None:
-        """Refuse digits or distractors that are larger than the canvas."""
+        """Raise if digits or distractors are larger than the canvas."""
         size = self.distractor_size if self.num_distractors else 1
         if any(d > c for d, c in zip(digits.shape[2:], self.size, strict=True)) or size > min(
             *sources.shape[2:], *self.size
@@ -91,19 +91,19 @@ class ClutterSpec:
         sources: UInt8[Tensor, "m c y x"],
         own: Int[Tensor, " b"] | None = None,
     ) -> "Distractors":
-        """Return distractors at random places, cut from the sources but for a canvas's own digit.
+        """Sample distractors: random crops of the sources, except a canvas's own digit.
 
-        There are five random numbers for each.
+        Each takes five random numbers.
         """
         values = uniforms.view(len(uniforms), self.num_distractors, 5)
         numbers = (values[..., 0] * (len(sources) - (own is not None))).long()
         if own is not None:
-            # From the digit itself on, the numbers move up by one: it is not its own distractor.
+            # Skip the canvas's own digit: indices from it on move up by one.
             numbers += numbers >= own[:, None]
         room, width = torch.tensor(sources.shape[2:]), self.distractor_size - 1
         crops = (values[..., 1:3] * (room - width)).long()
-        places = (values[..., 3:] * (torch.tensor(self.size) - width)).long()
-        return Distractors(numbers, crops, places)
+        corners = (values[..., 3:] * (torch.tensor(self.size) - width)).long()
+        return Distractors(numbers, crops, corners)
 
 
 class Distractors(NamedTuple):
@@ -130,13 +130,13 @@ class Distractors(NamedTuple):
 class Canvases(Sequence[Any]):
     """Base class of canvases with digits: canvas i depends on the seed and on i alone.
 
-    There are as many canvases as digits. Indices may exceed the length, which is how every epoch
-    gets its own canvases.
+    There are as many canvases as digits; indices beyond the length give each epoch its own
+    canvases.
 
     Args:
         digits: Images of one size.
         labels: Class index of each digit.
-        spec: What a canvas is like.
+        spec: Settings of the canvases.
         seed: Seed of the canvases; at least 0.
         distractor_source: Digits that distractors are cropped from; `digits` if None.
     """
@@ -172,15 +172,15 @@ class Canvases(Sequence[Any]):
 
     @abstractmethod
     def check_fit(self) -> None:
-        """Refuse digits or distractors that do not fit on the canvas."""
+        """Raise if digits or distractors do not fit on the canvas."""
 
 
 class ClutteredMNIST(Canvases):
     """Digits at random positions on black canvases, overlaid with crops of other digits.
 
-    The digit is pasted first, then one distractor after the other. All positions inside of the
-    canvas are equally likely, and so are all crops of a digit. With n digits, canvas i + n is digit
-    i on another canvas. Distractors are never cropped from the digit itself.
+    The digit is pasted first, then the distractors. All positions inside the canvas are equally
+    likely, and so are all crops of a digit. With n digits, canvas i + n shows digit i at another
+    position. Distractors are never cropped from the digit itself.
 
     Raises:
         ValueError: If a digit does not fit on the canvas, or a distractor into digit and canvas.
@@ -193,13 +193,13 @@ class ClutteredMNIST(Canvases):
         ((2, 1, 7, 11), [2, 0], 50)
 
     Source:
-        Mnih et al. 2014, arXiv:1406.6247, section 4.1, which does not say how distractors cover.
+        Mnih et al. 2014, arXiv:1406.6247, section 4.1, which does not say how distractors overlap.
     """
 
     spec: ClutterSpec
 
     def check_fit(self) -> None:
-        """Refuse digits or distractors that are larger than the canvas."""
+        """Raise if digits or distractors are larger than the canvas."""
         self.spec.check_fit(self.digits, self.distractor_source)
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
@@ -251,7 +251,7 @@ def paste(
     corners: Int[Tensor, "b 2"],
     combine: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> None:
-    """Add a patch to each canvas, in place: the sum, at most 255, or what `combine` makes of both.
+    """Add a patch to each canvas, in place: their sum, at most 255, or the result of `combine`.
 
     Canvases are contiguous; corners are top and left in pixels, and patches lie inside.
 
@@ -263,7 +263,7 @@ def paste(
     """
     height, width = patches.shape[2:]
     stride = canvases.shape[3]
-    # Indices of a flattened canvas: each canvas has another corner, which no slice can express.
+    # Indices into flattened canvases: the corner differs per canvas, so a slice cannot do it.
     offsets = (torch.arange(height)[:, None] * stride + torch.arange(width)).flatten()
     pixels = (corners[:, :1] * stride + corners[:, 1:] + offsets)[:, None]
     pixels = pixels.expand(-1, canvases.shape[1], -1)
@@ -282,9 +282,9 @@ class DigitSource(Source):
 
     Args:
         root: Folder with `MNIST/raw`.
-        val: Number of training digits that are for validation.
-        seed: Seed of the training canvases; by default that of the data module.
-        split_seed: Seed of the choice of validation digits, and of the other canvases.
+        val: Number of training digits held out for validation.
+        seed: Seed of the training canvases; by default the seed of the data module.
+        split_seed: Seed of the choice of validation digits, and of validation and test canvases.
         download: Download missing files.
     """
 
@@ -298,8 +298,8 @@ class DigitSource(Source):
     def digits(self, split: Split) -> dict[str, Any]:
         """Return the digits of a split, their seed, and the digits that distractors are cut from.
 
-        Training, validation and test have the residues 0, 1 and 2 modulo 3: no two of them share a
-        seed, whatever `seed` and `split_seed` are.
+        The seeds of training, validation and test are 0, 1 and 2 modulo 3, so no two of them are
+        equal, whatever `seed` and `split_seed` are.
         """
         mnist = TorchvisionImages("MNIST", self.root, self.val, self.split_seed, self.download)
         part, number = mnist(split), ("train", "validation", "test").index(split)
@@ -313,7 +313,7 @@ class DigitSource(Source):
 
 @dataclass
 class ClutteredDigits(DigitSource):
-    """MNIST digits at random places of a larger canvas, with distractors cut from other digits.
+    """MNIST digits at random positions on a larger canvas, with distractors cut from other digits.
 
     Every epoch has its own canvases; those of validation and test are the same in every run.
     Other options are those of `DigitSource`.

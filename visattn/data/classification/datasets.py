@@ -1,4 +1,4 @@
-"""Images with one class each: batches, folders of classes, data sets of torchvision, scenes."""
+"""Images with one class each: batches, class folders and torchvision datasets."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -38,9 +38,9 @@ class Labeled(Sequence[tuple[Any, int]]):
     """Images with class indices.
 
     Args:
-        images: Photos, or tensors `[n, c, y, x]` of bytes.
+        images: Photos, or a uint8 tensor `[n, c, y, x]`.
         labels: The class of each.
-        centers: x and y, from -1 to 1, of the object in each image, if they are known.
+        centers: x and y, from -1 to 1, of the object in each image; None if unknown.
     """
 
     images: Sequence[Any] | UInt8[Tensor, "n c y x"]
@@ -63,15 +63,15 @@ def labeled_input(
     transforms: Sequence[v2.Transform] = (),
     value_range: tuple[float, float] | None = None,
 ) -> tuple[UInt8[Tensor, "c y x"], int]:
-    """Return an image after random transforms, at the input size of a network, and its class.
+    """Return an image, transformed and resized to the network's input, and its class.
 
     Args:
-        sample: A photo and its class, by number or name. A tensor is not resized.
+        sample: A photo and its class, as index or name. A tensor is not resized.
         seed: Seed of the transforms.
-        numbers: The number of each class name.
-        resize: Resizing of photos; None for none.
-        transforms: Random transforms, before the resizing.
-        value_range: As `read_photo` takes it.
+        numbers: The index of each class name.
+        resize: How photos are resized; None to keep their size.
+        transforms: Random transforms, applied before resizing.
+        value_range: See `read_photo`.
     """
     image, label = sample
     number = label if isinstance(label, int) else numbers[str(label)]
@@ -88,7 +88,7 @@ def labeled_input(
 
 
 def collate_labeled(samples: Sequence[tuple[Tensor, int]]) -> LabeledBatch:
-    """Return samples of one size as a batch."""
+    """Stack samples of one size into a batch."""
     images, labels = zip(*samples, strict=True)
     return LabeledBatch(torch.stack(images), torch.tensor(labels))
 
@@ -100,16 +100,16 @@ _VALIDATION_FOLDERS = ("val", "valid", "validation", "dev")
 class ClassFolders(Source):
     """Photos in `root/SPLIT/CLASS/`, as torchvision's `ImageFolder` reads them.
 
-    Without split folders, the photos in `root/CLASS/` are divided at random.
+    Without split folders, the photos in `root/CLASS/` are split at random.
 
     Args:
-        root: The folder.
+        root: Folder of the photos.
         train: Subfolder of the training photos; "." for `root` itself.
-        val: Subfolder of the validation photos, of which `valid`, `validation` and `dev` are found
-            too; null divides the training photos.
+        val: Subfolder of the validation photos; `valid`, `validation` and `dev` are tried, too.
+            null splits the training photos.
         test: Subfolder of the test photos; by default the validation photos.
         val_fraction: Fraction of each class for validation if `val` is null.
-        split_seed: Seed of that choice.
+        split_seed: Seed of the random split.
 
     Raises:
         FileNotFoundError: If there are no class folders.
@@ -139,8 +139,8 @@ class ClassFolders(Source):
         self.class_names = tuple(sorted(_class_folders(self._folders["train"])))
         if not self.class_names:
             raise FileNotFoundError(
-                f"{root} {'has no class folders' if root.is_dir() else 'is no folder'}: photos are "
-                f"expected as {self._folders['train']}/CLASS/PHOTO, or {root}/CLASS/PHOTO"
+                f"{root} {'has no class folders' if root.is_dir() else 'is not a folder'}: photos "
+                f"are expected as {self._folders['train']}/CLASS/PHOTO, or {root}/CLASS/PHOTO"
             )
 
     def __call__(self, split: Split) -> Labeled:
@@ -172,7 +172,7 @@ class ClassFolders(Source):
 
 
 def _class_folders(folder: Path) -> dict[str, Path]:
-    """Return the class folders by name; macOS writes é as two letters, other systems as one."""
+    """Return the class folders by NFC name: macOS stores é as two characters."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     return {
         unicodedata.normalize("NFC", path.name): path
@@ -183,13 +183,13 @@ def _class_folders(folder: Path) -> dict[str, Path]:
 
 @dataclass
 class TorchvisionImages(Source):
-    """A small data set of torchvision in memory.
+    """A small torchvision dataset, held in memory.
 
     Args:
-        dataset: Which.
+        dataset: Name of the class in `torchvision.datasets`.
         root: Folder in which torchvision looks for the files: `root/MNIST/raw`.
-        val: Number of training images that are for validation.
-        split_seed: Seed of their choice.
+        val: Number of training images held out for validation.
+        split_seed: Seed of the random split.
         download: Download missing files.
 
     Raises:

@@ -24,23 +24,23 @@ DigitLayout = Literal["row", "scattered"]
 DigitTarget = Literal["sequence", "addition"]
 
 
-# Separate random numbers from others with the same seed.
+# Independent random streams of one seed.
 _CLUTTER_STREAM = 1
 _TRIES_STREAM = 2
-_TRIES, _ROUNDS = 32, 64  # placements drawn at once, and how often before giving up
+_TRIES, _ROUNDS = 32, 64  # placements sampled at once, rounds before giving up
 
 
 @dataclass(frozen=True)
 class DigitSequenceSpec:
-    """Canvas, number, size and places of the digits.
+    """Canvas, number, size and positions of the digits.
 
     Args:
         layout: `row`: from left to right, each at a random height. `scattered`: anywhere without
-            overlap of the digits' boxes.
+            overlapping boxes.
         canvas: Canvas size and distractors.
         min_digits: Smallest number of digits on a canvas.
         max_digits: Largest number of digits on a canvas; all numbers are equally likely.
-        scale: Smallest and largest factor by which a digit is resized; drawn for each digit.
+        scale: Smallest and largest resize factor, sampled per digit.
         gap: Smallest and largest gap between the boxes of a row, in pixels.
         min_offset: Smallest horizontal distance between the centers of scattered digits, in pixels,
             so that their order from left to right is visible.
@@ -58,7 +58,7 @@ class DigitSequenceSpec:
     target: DigitTarget = "sequence"
 
     def __post_init__(self) -> None:
-        """Refuse scales at which resizing would skip pixels."""
+        """Raise for scales at which resizing would skip pixels."""
         if self.scale[0] < 0.5:
             raise ValueError(f"scale must be at least 0.5, got {self.scale}")
 
@@ -84,7 +84,7 @@ class DigitSequenceBatch(NamedTuple):
     boxes: Float[Tensor, "b n 4"]
     """Left, top, right and bottom of each digit in pixels, from left to right; padded with 0."""
     num_digits: Int[Tensor, " b"]
-    """Number of digits on each canvas: of its labels, too, unless the target is their sum."""
+    """Number of digits on each canvas; equals `lengths` unless the target is their sum."""
 
     @property
     def centers(self) -> Float[Tensor, "b n 2"]:
@@ -101,7 +101,7 @@ class DigitSequenceBatch(NamedTuple):
 
 
 def collate_sequences(samples: Sequence[tuple[Tensor, ...]]) -> DigitSequenceBatch:
-    """Return canvases as a batch."""
+    """Stack canvases into a batch."""
     return DigitSequenceBatch(*map(torch.stack, zip(*samples, strict=True)))
 
 
@@ -122,7 +122,7 @@ class DigitPlacements(NamedTuple):
 class DigitSequences(Canvases):
     """Canvases with several digits.
 
-    Each digit is cut to its ink, resized, and placed.
+    Each digit is cropped to its ink, resized and placed.
 
     Raises:
         ValueError: If the digits or distractors do not fit on the canvas.
@@ -143,7 +143,7 @@ class DigitSequences(Canvases):
     spec: DigitSequenceSpec
 
     def check_fit(self) -> None:
-        """Measure the digits, and refuse those that do not fit or cannot be scattered."""
+        """Measure the digits; raise if they do not fit or cannot be scattered."""
         spec = self.spec
         self.ink_boxes = ink_boxes(self.digits)
         largest = (self.ink_boxes[:, 2:] - self.ink_boxes[:, :2]).amax(0).double() * spec.scale[1]
@@ -153,15 +153,15 @@ class DigitSequences(Canvases):
         self.placements(range(min(len(self), 64)))  # raises if they cannot be scattered
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, ...]]:
-        """Return several canvases with what a batch has of each."""
+        """Return several canvases with the fields of a batch for each."""
         return list(zip(*self.draw(indices), strict=True))
 
     def draw(self, indices: Sequence[int]) -> DigitSequenceBatch:
         """Return the batch of canvases with these indices."""
         placed = self.placements(indices)
         height, width = self.spec.canvas.size
-        # Patches are larger than their ink: they reach over the edge, into a margin that is cut
-        # off, and over the ink of neighbors, which the maximum keeps under their black border.
+        # Patches are larger than their ink: they extend into a margin that is cut off, and over
+        # neighbors, whose ink survives their black border as the maximum is taken.
         margin = self.patch_size
         canvases = self.digits.new_zeros((len(indices), 1, height + margin, width + margin))
         patches = self._resized_digits(placed)
@@ -185,7 +185,7 @@ class DigitSequences(Canvases):
         )
 
     def placements(self, indices: Sequence[int]) -> DigitPlacements:
-        """Return the digits of the canvases with these indices, and where they lie."""
+        """Return the digits of the canvases with these indices, and their positions."""
         spec = self.spec
         count = spec.max_digits
         uniforms = per_sample_uniforms(self.seed, indices, 2 + 4 * count)
@@ -247,9 +247,9 @@ class DigitSequences(Canvases):
         num_digits: Int[Tensor, " b"],
         sizes: Float[Tensor, "b n 2"],
     ) -> Int[Tensor, "b n 2"]:
-        """Return uniform places under the condition that no two digits overlap.
+        """Sample positions uniformly, on condition that no two digits overlap.
 
-        All digits of a canvas are placed together, and again until they do not overlap.
+        All digits of a canvas are resampled together until they do not overlap.
         """
         count = self.spec.max_digits
         corners = torch.zeros(len(indices), count, 2, dtype=torch.long)
@@ -282,7 +282,7 @@ class DigitSequences(Canvases):
         sizes: Float[Tensor, "b 1 n 2"],
         present: Bool[Tensor, "b 1 n"],
     ) -> Bool[Tensor, "b k"]:
-        """Return whether no two digits overlap, and all are apart horizontally."""
+        """Return whether no two digits overlap and all are at least `min_offset` apart."""
         ends = corners + sizes
         before = ends.unsqueeze(3) <= corners.unsqueeze(2)  # digit i ends before digit j starts
         disjoint = (before | before.transpose(2, 3)).any(-1)
@@ -327,7 +327,7 @@ class DigitCanvases(DigitSource):
     those of `DigitSource`.
 
     Args:
-        spec: Canvas, number, size and places of the digits.
+        spec: Canvas, number, size and positions of the digits.
     """
 
     spec: DigitSequenceSpec = field(default_factory=DigitSequenceSpec)

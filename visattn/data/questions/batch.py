@@ -13,7 +13,7 @@ from visattn.data.source import read_photo, to_device
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.kinds import PAD
 
-_BLANK = 127  # value of the pixels of an image that shows nothing: gray
+_BLANK = 127  # gray value of blank images
 
 
 class Question(NamedTuple):
@@ -23,13 +23,13 @@ class Question(NamedTuple):
     answer: str
     """The correct answer; the most frequent one if several people answered."""
     type: str
-    """Kind of question, such as `shape` or `closest`; scores are given per type."""
+    """Kind of question, such as `shape` or `closest`; scores are reported per type."""
     group: str = ""
     """Group of types, such as `relational`; empty if types are not grouped."""
     referents: tuple[tuple[int, ...], ...] = ()
-    """For each step of reasoning, the indices of the objects to look at; empty if unknown."""
+    """Indices of the objects to attend to in each reasoning step; empty if unknown."""
     answers: tuple[str, ...] = ()
-    """The answers of several people, for the VQA accuracy; empty if there is one answer."""
+    """Answers of several annotators, for the VQA accuracy; empty if there is one answer."""
 
 
 class QuestionSample(NamedTuple):
@@ -37,14 +37,14 @@ class QuestionSample(NamedTuple):
 
     id: str
     image: Any
-    """The photo; then the input of the network `[3, y, x]`."""
+    """The photo; once prepared, the network's input `[3, y, x]`."""
     questions: tuple[Question, ...]
     boxes: Float[Tensor, "o 4"] | None = None
     """Left, top, right and bottom of each object in pixels of `image`; None if unknown."""
 
     @classmethod
     def of(cls, sample: Any) -> Self:
-        """Return a sample of a source: as it is, or a photo with (question, answer) pairs.
+        """Convert a photo with (question, answer) pairs; a `QuestionSample` is returned as is.
 
         Example:
             >>> QuestionSample.of(("a.jpg", [("what color is it ?", "red")])).questions[0].answer
@@ -67,12 +67,12 @@ def question_input(
     resize: ResizeSpec,
     value_range: tuple[float, float] | None = None,
 ) -> QuestionSample:
-    """Return a sample with the pixels of its photo at the input size of a network."""
+    """Return a sample with its photo resized to the network's input."""
     sample = QuestionSample.of(sample)
     if isinstance(sample.image, Tensor):
         if sample.image.shape[1:] != resize.size:
             raise ValueError(
-                f"the model reads images of {resize.size} pixels (height, width), the data have "
+                f"the model needs images of {resize.size} pixels (height, width), got "
                 f"{tuple(sample.image.shape[1:])}: set image_size, or img_size of the encoder"
             )
         return sample
@@ -87,18 +87,18 @@ class QuestionBatch(NamedTuple):
     """Ids and questions, without images and boxes."""
     images: UInt8[Tensor, "b 3 y x"]
     questions: Int[Tensor, "r t"]
-    """Words of each question as indices of the vocabulary, without start and end, padded with 0."""
+    """Token ids of each question, without start and end, padded with 0."""
     answers: Int[Tensor, " r"]
-    """Index of the correct answer; -1 if it is not among the answers of the model."""
+    """Index of the correct answer; -1 if the model does not have it."""
     image_indices: Int[Tensor, " r"]
     """For each question, the index of its image in the batch."""
     question_indices: tuple[int, ...]
     """For each question, its index among the questions of its image."""
     boxes: Float[Tensor, "b o 4"] | None = None
-    """Boxes of the objects of each image, filled up with empty boxes; None if unknown."""
+    """Boxes of the objects of each image, padded with empty boxes; None if unknown."""
     referents: Bool[Tensor, "r s o"] | None = None
-    """Objects to look at in each step of reasoning; no object in steps that a question does not
-    have. None if no question has referents."""
+    """Objects to attend to in each reasoning step, none in steps that a question does not have;
+    None if no question has referents."""
     soft_scores: Float[Tensor, "r k"] | None = None
     """VQA accuracy of each answer of the model; None if each question has one answer."""
 
@@ -110,7 +110,7 @@ class QuestionBatch(NamedTuple):
         return [self.samples[image].questions[question] for image, question in pairs]
 
     def of_types(self, types: Collection[str]) -> Self:
-        """Return the questions of some types, with all images; all questions if there are none.
+        """Keep the questions of some types, and all images; if none match, keep all questions.
 
         Example:
             >>> image = torch.zeros(3, 2, 2, dtype=torch.uint8)
@@ -132,11 +132,11 @@ class QuestionBatch(NamedTuple):
         )
 
     def swap_images(self) -> Self:
-        """Return the batch with the images of each pair swapped, as `CaptionBatch.swap_images`."""
+        """Swap the images of each pair, as `CaptionBatch.swap_images` does."""
         return self._replace(images=self.images[image_partners(len(self.samples))])
 
     def without_images(self) -> Self:
-        """Return the batch with gray images that show nothing, as a control for scores."""
+        """Replace the images by blank gray ones, as a control for scores."""
         return self._replace(images=torch.full_like(self.images, _BLANK))
 
 
@@ -164,7 +164,7 @@ def collate_questions(
     answer_indices = {answer: index for index, answer in enumerate(answers)}
     boxes = _pad_boxes(samples)
     return QuestionBatch(
-        # Each tensor that a worker sends costs a file descriptor: images and boxes travel stacked.
+        # Each tensor sent by a worker costs a file descriptor: send images and boxes stacked.
         samples=tuple(sample._replace(image=None, boxes=None) for sample in samples),
         images=torch.stack([sample.image for sample in samples]),
         questions=encode_questions([question.text for question in questions], vocabulary),
@@ -178,9 +178,9 @@ def collate_questions(
 
 
 def encode_questions(questions: Sequence[str], vocabulary: Vocabulary) -> Int[Tensor, "r t"]:
-    """Return the words of questions as indices of a vocabulary, padded with 0.
+    """Return the token ids of questions, padded with 0.
 
-    Start and end are left out, so that position t is the t-th word of `split_words`.
+    There are no start and end tokens: position t is the t-th word of `split_words`.
 
     Raises:
         ValueError: If a question has no words.
@@ -201,7 +201,7 @@ def encode_questions(questions: Sequence[str], vocabulary: Vocabulary) -> Int[Te
 def vqa_accuracy(answers: Sequence[str], predicted: str) -> float:
     """Return the VQA accuracy: min(n / 3, 1), averaged over all subsets that leave one answer out.
 
-    n counts the people of the subset whose answer is the predicted one.
+    n counts the annotators of the subset who gave the predicted answer.
 
     Source:
         "VQA: Visual Question Answering", arXiv 1505.00468, section 3 ("Answers"); the averaging is
@@ -215,7 +215,7 @@ def vqa_accuracy(answers: Sequence[str], predicted: str) -> float:
     count = answers.count(predicted)
     if total < 2:
         return float(count)
-    # Leaving out one of those who agree leaves one less, leaving out another leaves all of them.
+    # Leaving out a matching answer leaves count - 1 of them, any other leaves all.
     # Two of ten: (2 * 1/3 + 8 * 2/3) / 10 = 0.6.
     matching = count * min((count - 1) / 3, 1) + (total - count) * min(count / 3, 1)
     return matching / total
@@ -248,15 +248,15 @@ def _mark_referents(
     questions: Sequence[Question], num_objects: int
 ) -> Bool[Tensor, "r s o"] | None:
     """Return the referents of each question and step as a mask over the objects."""
-    places = [
+    positions = [
         (row, step, index)
         for row, question in enumerate(questions)
         for step, indices in enumerate(question.referents)
         for index in indices
     ]
-    if not places:
+    if not positions:
         return None
-    rows, steps, objects = torch.tensor(places).T
+    rows, steps, objects = torch.tensor(positions).T
     mask = torch.zeros(len(questions), int(steps.max()) + 1, num_objects, dtype=torch.bool)
     mask[rows, steps, objects] = True
     return mask

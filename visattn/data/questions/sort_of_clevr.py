@@ -1,4 +1,4 @@
-"""Sort-of-CLEVR: images of six objects, drawn on the fly; what is in them and where."""
+"""Sort-of-CLEVR: images of six objects with questions, generated on the fly."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ SORT_OF_CLEVR_COLORS = {
     "gray": (128, 128, 128),
     "yellow": (255, 255, 0),
 }
-"""Colors of the objects in the order in which they are drawn; each occurs once per image."""
+"""Colors of the objects in drawing order; each occurs once per image."""
 SORT_OF_CLEVR_SIZE = 75
 """Height and width of the images in pixels, without margins."""
 RADIUS = 5
 _NUM_OBJECTS = len(SORT_OF_CLEVR_COLORS)
-_NUM_ATTEMPTS = 32  # per object; at least 62 % of the places are free, so all fail in 1e-13
-_SENTINEL = 999  # squared distance by which the original hides the object itself
+_NUM_ATTEMPTS = 32  # per object; at least 62 % of positions are free, so all fail with p = 1e-13
+_SENTINEL = 999  # squared distance of an object to itself in the original
 
 
 class SortOfClevrLayout(NamedTuple):
@@ -42,10 +42,10 @@ class SortOfClevrLayout(NamedTuple):
 
 
 def sample_layouts(seed: int, indices: list[int]) -> SortOfClevrLayout:
-    """Return random layouts; each depends on the seed and its index alone.
+    """Sample random layouts; each depends only on the seed and its index.
 
-    Centers are integers from 5 to 69 at squared distances of at least 100; each is drawn again
-    until it fits the earlier ones. Each object is a rectangle or a circle with probability 1/2.
+    Centers are integers from 5 to 69 at squared distances of at least 100; each is resampled until
+    it fits the earlier ones. Each object is a rectangle or a circle with probability 1/2.
 
     Example:
         >>> sample_layouts(0, [3, 5]).centers.shape
@@ -57,8 +57,8 @@ def sample_layouts(seed: int, indices: list[int]) -> SortOfClevrLayout:
     uniforms = per_sample_uniforms(
         mix_seed(seed, 0), indices, _NUM_OBJECTS * (2 * _NUM_ATTEMPTS + 1)
     )
-    places = uniforms[:, _NUM_OBJECTS:].view(len(indices), _NUM_OBJECTS, _NUM_ATTEMPTS, 2)
-    candidates = RADIUS + (places * (SORT_OF_CLEVR_SIZE - 2 * RADIUS)).long()
+    positions = uniforms[:, _NUM_OBJECTS:].view(len(indices), _NUM_OBJECTS, _NUM_ATTEMPTS, 2)
+    candidates = RADIUS + (positions * (SORT_OF_CLEVR_SIZE - 2 * RADIUS)).long()
     centers = candidates[:, :1, 0]
     for attempts in candidates.unbind(1)[1:]:
         distances = (attempts[:, :, None] - centers[:, None]).square().sum(-1)
@@ -73,8 +73,8 @@ def draw_layouts(
 ) -> UInt8[Tensor, "n 3 {size} {size}"]:
     """Draw images: white, with filled rectangles of 11 x 11 pixels and circles of radius 5.
 
-    Later colors cover earlier ones. There is no antialiasing: pixels are those of OpenCV. Images
-    larger than 75 pixels have white margins; no object changes its size.
+    Later colors cover earlier ones. Without antialiasing, as in OpenCV. Images larger than 75
+    pixels get white margins; the objects keep their size.
 
     Raises:
         ValueError: If the size is below 75.
@@ -108,24 +108,24 @@ def layout_boxes(
 
 
 def left_margin(size: int) -> int:
-    """Return the width of the white margin on the left and at the top of an image of a size."""
+    """Return the width of the white margin at the left and top of an image of this size."""
     if size < SORT_OF_CLEVR_SIZE:
         raise ValueError(
-            f"size must be at least {SORT_OF_CLEVR_SIZE} pixels, that of Sort-of-CLEVR; larger "
-            f"images have white margins; got {size}"
+            f"size must be at least {SORT_OF_CLEVR_SIZE} pixels, the size of Sort-of-CLEVR images, "
+            f"got {size}"
         )
     return (size - SORT_OF_CLEVR_SIZE) // 2
 
 
 class SortOfClevrFacts(NamedTuple):
-    """What the answers to questions depend on, for each object of n images."""
+    """Facts that determine the answers, for each object of n images."""
 
     left: Bool[Tensor, "n 6"]
     """Whether the center is on the left half."""
     top: Bool[Tensor, "n 6"]
     """Whether the center is on the top half."""
     closest: Int[Tensor, "n 6"]
-    """The closest other object; of several the first in the order of colors."""
+    """The closest other object; ties go to the first in the order of colors."""
     furthest: Int[Tensor, "n 6"]
     """The furthest object."""
     same_shape: Bool[Tensor, "n 6 6"]
@@ -133,10 +133,10 @@ class SortOfClevrFacts(NamedTuple):
 
 
 def layout_facts(layout: SortOfClevrLayout, *, original: bool = False) -> SortOfClevrFacts:
-    """Return what the answers to questions about single objects depend on.
+    """Return the facts that determine the answers to questions.
 
-    The original generator replaces the zero distance of an object to itself by 999, so that an
-    object whose neighbors are further than 31.6 pixels away is its own closest object.
+    The original generator sets the squared distance of an object to itself to 999, so an object
+    whose neighbors are further than 31.6 pixels away is its own closest object.
 
     Example:
         >>> centers = torch.tensor([[[5, 5], [69, 5], [69, 69], [5, 69], [69, 30], [30, 69]]])
@@ -184,21 +184,21 @@ def sort_of_clevr_texts() -> list[str]:
 
 
 class SortOfClevr(Sequence[QuestionSample]):
-    """Images of six colored rectangles and circles with questions, drawn on access.
+    """Images of six colored rectangles and circles with questions, generated on access.
 
-    Sample i of a split depends on the seed, the split and i alone; indices beyond the length give
-    new images, so that every epoch of a training can have its own. Colors and types of questions
-    are independent and uniform, so that a question may occur twice about an image.
+    Sample i of a split depends only on the seed, the split and i; indices beyond the length give
+    new images, so every training epoch can have its own. Colors and types of questions are
+    independent and uniform, so a question may occur twice for an image.
 
-    The numbers by which the original encodes a question (color, group, type) are the same
-    information as its words.
+    The words of a question carry the same information (color, group, type) as the numeric code of
+    the original.
 
     Args:
         num_images: Number of images.
         split: `train`, `validation` or `test`.
         seed: Seed of images and questions.
         questions: Questions per image and group.
-        original: Whether answers have the faults of the original generator: "closest" may be the
+        original: Whether to reproduce the errors of the original generator: "closest" may be the
             object itself (3.4 % of these answers are wrong).
         size: Height and width in pixels, at least 75; larger images have white margins.
 
@@ -242,7 +242,7 @@ class SortOfClevr(Sequence[QuestionSample]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[QuestionSample]:
-        """Return several samples; drawing them together is faster."""
+        """Return several samples; generating them together is faster."""
         layout = sample_layouts(self.seed, indices)
         images = draw_layouts(layout, size=self.size)
         boxes = layout_boxes(layout, size=self.size)
@@ -261,7 +261,7 @@ class SortOfClevr(Sequence[QuestionSample]):
         colors, types = uniforms.view(len(indices), 2, 2, count).unbind(1)
         colors = (colors * len(_NAMES)).long().tolist()
         types = (types * _NUM_SUBTYPES).long().tolist()
-        # Lists are faster to read one by one.
+        # Single elements of lists are faster to read than those of tensors.
         facts = [fact.tolist() for fact in layout_facts(layout, original=self.original)]
         named = dict(zip(SortOfClevrFacts._fields, facts, strict=True))
         rectangles = layout.rectangles.tolist()
@@ -302,8 +302,8 @@ class SortOfClevrImages(Source):
         test: Number of test images.
         image_size: Height and width in pixels, at least 75.
         questions: Questions per image of each group.
-        original: Whether answers have the faults of the original generator, as in `SortOfClevr`.
-        seed: Seed of images and questions; by default that of the data module.
+        original: Whether to reproduce the errors of the original generator; see `SortOfClevr`.
+        seed: Seed of images and questions; by default the seed of the data module.
     """
 
     train: int = 9800

@@ -21,10 +21,10 @@ _DIGITS = {"zero": "0", **{word: str(number) for number, word in enumerate(_NUMB
 
 
 def normalize_answer(answer: str) -> str:
-    """Return an answer as the evaluation of VQA compares it.
+    """Normalize an answer as the VQA evaluation does.
 
-    Lower case; without punctuation, articles and periods that no digit follows; number words as
-    digits. Apostrophes that are missing in contractions are not restored.
+    It is lower-cased, punctuation, articles and periods that no digit follows are removed, and
+    number words become digits. Missing apostrophes in contractions are not restored.
 
     Example:
         >>> normalize_answer("Two, on the left."), normalize_answer("1,000.")
@@ -34,8 +34,8 @@ def normalize_answer(answer: str) -> str:
         https://github.com/GT-Vision-Lab/VQA, PythonEvaluationTools/vqaEvaluation/vqaEval.py.
     """
     text = " ".join(answer.split())
-    # As the official code does it: marks are looked for in the unchanged text, and one comma
-    # between digits has all marks removed, which else become spaces: "1,000 - 2" -> "1000 2".
+    # As in the official code: marks are searched in the unchanged text, and if a comma stands
+    # between digits, all marks are removed; otherwise they become spaces: "1,000 - 2" -> "1000 2".
     in_number = re.search(r"\d,\d", text) is not None
     result = text
     for mark in _PUNCTUATION:
@@ -49,7 +49,7 @@ def normalize_answer(answer: str) -> str:
 def frequent_answers(samples: Iterable[QuestionSample], max_answers: int) -> tuple[str, ...]:
     """Return the most frequent answers to the training questions, ties in alphabetical order.
 
-    An answer of which nothing is left after normalization, such as the letter a, is none of them.
+    Answers that normalization leaves empty, such as the letter a, are excluded.
 
     Raises:
         ValueError: If `max_answers` is below 2, or there are fewer than two answers.
@@ -78,7 +78,7 @@ def _question(text: str, answer: dict[str, Any]) -> Question:
 
 
 def answered_question(text: str, answers: Sequence[str], type_: str = "other") -> Question:
-    """Return a question with the answers of several people, as VQA compares them.
+    """Return a question with the normalized answers of several annotators.
 
     Example:
         >>> answered_question("What color?", ["Red.", "red", "dark red"]).answer
@@ -91,18 +91,18 @@ def answered_question(text: str, answers: Sequence[str], type_: str = "other") -
 
 @dataclass
 class VQAFiles(Source):
-    """Photos with questions in the format of VQA (v1 and v2).
+    """Photos with questions in VQA format (v1 and v2).
 
     The type of a question is its answer type: yes/no, number or other. The ten answers are
-    normalized by `normalize_answer`. `{split}` in a path becomes `train` or `val`; the test photos
-    are those of validation.
+    normalized by `normalize_answer`. `{split}` in a path is replaced by `train` or `val`; the test
+    photos are the validation photos.
 
     Args:
         questions: JSON with `questions`: `image_id`, `question`, `question_id`.
         annotations: JSON with `annotations`: `question_id`, `image_id`, `answer_type`, `answers`
             and `multiple_choice_answer`.
         images: Folder of the photos.
-        image_name: Name of the photo of an image id.
+        image_name: Template of the file name of a photo.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -135,9 +135,9 @@ class VQAFiles(Source):
                 with reading(questions, f"questions[{number}]"):
                     answer = answered[entry["question_id"]]
                     if answer.get("image_id", entry["image_id"]) != entry["image_id"]:
-                        raise ValueError(f"{annotations} has answers about {answer['image_id']}")
+                        raise ValueError(f"{annotations} has it for image {answer['image_id']}")
                     if not split_words(entry["question"]):
-                        raise ValueError(f"no words in {entry['question']!r}")
+                        raise ValueError(f"a question must have words, got {entry['question']!r}")
                     file = image_name.format(id=entry["image_id"])
                     photos.setdefault(file, []).append(_question(entry["question"], answer))
             return [

@@ -1,1 +1,1 @@
-"""COCO instances, masks and saved maps."""
+"""Images with annotated objects: boxes, masks and label maps."""

@@ -22,12 +22,11 @@ class AnnotatedObject:
 
     Args:
         category: Category name; "" if unknown.
-        segmentation: COCO polygons or RLE, the pixels of a mask, or the path of a mask image, whose
-            foreground is brighter than half of its maximum; None without a mask: the region is the
-            box.
+        segmentation: COCO polygons or RLE, a boolean mask, or the path of a mask image, whose
+            foreground is brighter than half of its maximum; None if there is only a box.
         box: Left, top, right, bottom in pixels; None for the bounding box of the mask.
-        crowd: Whether it is a group of objects, as COCO annotates them.
-        area: Area in pixels as annotated; None for that of the mask.
+        crowd: Whether it is a group of objects (`iscrowd` in COCO).
+        area: Annotated area in pixels; None for the area of the mask.
     """
 
     category: str
@@ -43,8 +42,8 @@ class AnnotatedImage:
 
     Args:
         name: Unique name: the path relative to the folder of images, with `/`.
-        path: The photo: a file of a folder, a row of a table, an array.
-        size: Height and width of the upright image, in whose pixels the annotations are.
+        path: The photo: a file, a row of a table or an array.
+        size: Height and width of the upright image, to which the annotations refer.
         objects: Annotated objects.
     """
 
@@ -86,20 +85,20 @@ class AnnotatedImage:
 
         Raises:
             ImageError: If it cannot be read.
-            ValueError: If its size is not that of the annotations.
+            ValueError: If its size differs from that in the annotations.
         """
         image = read_photo(self.path, value_range)
         if image.size != self.size:
             raise ValueError(
                 f"{self.path} is {image.size[1]} x {image.size[0]} pixels (width x height), but "
-                f"its annotations say {self.size[1]} x {self.size[0]}; they must be in the pixels "
-                "of the upright image, after its EXIF orientation"
+                f"its annotations say {self.size[1]} x {self.size[0]}; they must refer to the "
+                "upright image, after its EXIF orientation"
             )
         return image
 
     @classmethod
     def of(cls, sample: Any) -> Self:
-        """Return a sample of a source: as it is, or a photo with (class, box) of each object.
+        """Convert a photo with (class, box) per object; an `AnnotatedImage` is returned as is.
 
         Example:
             >>> photo = np.zeros((4, 6, 3), np.uint8)
@@ -126,7 +125,7 @@ class AnnotatedImage:
         return torch.tensor(corners, dtype=torch.float32).view(-1, 4)
 
     def areas(self) -> list[float]:
-        """Return the area of each object in pixels, as annotated or that of its mask."""
+        """Return the area of each object in pixels, annotated or computed from its mask."""
         return [
             float(self._mask(obj).sum()) if obj.area is None else obj.area for obj in self.objects
         ]
@@ -148,7 +147,8 @@ def _load_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y 
     brightness = read_image(segmentation).pixels.max(2)
     if brightness.shape != tuple(size):
         raise ValueError(
-            f"the mask {segmentation} is {brightness.shape}, the upright image {tuple(size)}"
+            f"the mask {segmentation} must have the size of the upright image, {tuple(size)} "
+            f"(height, width), got {brightness.shape}"
         )
     return brightness > brightness.max() / 2
 

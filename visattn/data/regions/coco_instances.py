@@ -1,4 +1,4 @@
-"""Files of boxes and masks: COCO instances, Pascal VOC, YOLO."""
+"""Reader of COCO instances files, and checks of boxes."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ from visattn.io.safe_text import paused_garbage_collection, read_json, reading, 
 
 MAX_PIXELS = 64_000_000  # of an image whose masks are rasterized
 _TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to rounding
-_MAX_CLIPPED = 0.01  # share of boxes beyond it; more of them are boxes of another format
+_MAX_CLIPPED = 0.01  # fraction of boxes beyond it; more suggest another format
 
 
 class CocoImage(NamedTuple):
@@ -29,17 +29,17 @@ class CocoImage(NamedTuple):
 
 
 def read_instance_file(path: Path) -> tuple[list[CocoImage], list[str]]:
-    """Read a COCO instances file: all images in its order, and the names of the categories.
+    """Read a COCO instances file: all images in file order, and the category names.
 
-    A segmentation may be missing: absent, null, `[]` or `{}`. Single points and lines beside a
-    polygon are left out and boxes are clipped at the image. Of a rectangle that is turned by
-    `attributes.rotation`, as CVAT writes it, the bounding box is taken.
+    Segmentations may be absent, null, `[]` or `{}`. Stray points and lines among polygons are
+    dropped, and boxes are clipped to the image. Rotated rectangles of CVAT (`attributes.rotation`)
+    become their bounding boxes.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If its content is invalid; the message names the entry. If two categories have
-            one name, or the boxes are in another format: if more than 1 % of them exceed their
-            images, or all lie between 0 and 1.
+        ValueError: If its content is invalid (the message names the entry), two categories share a
+            name, or the boxes are in another format: more than 1 % of them exceed their images, or
+            all are between 0 and 1.
 
     Example:
         >>> file = getfixture("tmp_path") / "instances.json"
@@ -58,7 +58,7 @@ def read_instance_file(path: Path) -> tuple[list[CocoImage], list[str]]:
             with reading(path, f"categories[{number}]"):
                 if entry["name"] in categories.values():
                     raise ValueError(
-                        f"the name {entry['name']!r} occurs twice: rename one of the categories"
+                        f"the name {entry['name']!r} occurs twice; rename one of the categories"
                     )
                 categories[entry["id"]] = " ".join(entry["name"].split())
         images: dict[Any, CocoImage] = {}
@@ -66,9 +66,9 @@ def read_instance_file(path: Path) -> tuple[list[CocoImage], list[str]]:
             with reading(path, f"images[{number}]"):
                 size = (int(entry["height"]), int(entry["width"]))
                 if min(size) < 1 or math.prod(size) > MAX_PIXELS:
-                    raise ValueError(f"{size[0]} x {size[1]} are no pixels of an image")
+                    raise ValueError(f"the size of an image cannot be {size[0]} x {size[1]}")
                 if entry["id"] in images:
-                    raise ValueError(f"the id {entry['id']} occurs twice")
+                    raise ValueError(f"ids must be unique, but {entry['id']} occurs twice")
                 images[entry["id"]] = CocoImage(relative_path(entry["file_name"]), size, [])
         boxes: list[tuple[Box, tuple[int, int]]] = []
         rotated = 0
@@ -102,12 +102,12 @@ def read_instance_file(path: Path) -> tuple[list[CocoImage], list[str]]:
 
 
 def clip_box(box: Box, size: tuple[int, int]) -> Box:
-    """Return left, top, right, bottom, clipped at an image of this height and width.
+    """Clip a box (left, top, right, bottom) to an image of this height and width.
 
-    A box beyond it by less than a pixel stays as it is.
+    A box that exceeds the image by at most one pixel is returned unchanged.
 
     Raises:
-        ValueError: If it is no box, or lies outside of the image.
+        ValueError: If the box is invalid, or outside the image.
 
     Example:
         >>> clip_box((1, 2, 44, 6), (30, 40))
@@ -118,8 +118,8 @@ def clip_box(box: Box, size: tuple[int, int]) -> Box:
     if not (left <= right and top <= bottom and right >= 0 <= bottom and left <= width
             and top <= height) or math.isinf(right + bottom):  # fmt: skip
         raise ValueError(
-            f"no box inside of an image of {width} x {height} pixels: {short_repr(list(box))} "
-            "(left, top, right, bottom)"
+            "a box (left, top, right, bottom) must have left <= right, top <= bottom and overlap "
+            f"its image of {width} x {height} pixels, got {short_repr(list(box))}"
         )
     if not _exceeds(box, size):
         return box
@@ -127,17 +127,17 @@ def clip_box(box: Box, size: tuple[int, int]) -> Box:
 
 
 def check_boxes(boxes: Sequence[tuple[Box, tuple[int, int]]]) -> None:
-    """Raise if boxes, each with the size of its image, must be meant otherwise."""
+    """Raise if boxes, each with the size of its image, seem to be in another format."""
     outside = [box for box, size in boxes if _exceeds(box, size)]
     if len(outside) > _MAX_CLIPPED * len(boxes):
         raise ValueError(
             f"{len(outside):,} of {len(boxes):,} boxes exceed their images, such as "
-            f"{short_repr(list(outside[0]))}: are they in another format, or of another image size?"
+            f"{short_repr(list(outside[0]))}; check the box format and the image sizes"
         )
     if len(boxes) > 2 and all(max(box) <= 1 for box, _ in boxes):
         raise ValueError(
-            "all boxes lie between 0 and 1: they are fractions of the image, but must be pixels; "
-            "multiply them by its width and height"
+            "boxes must be in pixels, but all are between 0 and 1; multiply them by the width and "
+            "height of the image"
         )
 
 
@@ -146,7 +146,7 @@ def _exceeds(box: Box, size: tuple[int, int]) -> bool:
 
 
 def _turned(box: Box, angle: float) -> Box:
-    """Return the bounding box of a rectangle that is turned around its center."""
+    """Return the bounding box of a rectangle rotated around its center."""
     left, top, right, bottom = box
     cosine, sine = abs(math.cos(angle)), abs(math.sin(angle))
     half_width = ((right - left) * cosine + (bottom - top) * sine) / 2
@@ -169,7 +169,7 @@ def _checked_segmentation(value: Any, size: tuple[int, int], box: Box) -> Any:
     )
     if apart:
         raise ValueError(
-            f"the segmentation lies outside of bbox: {short_repr(around)} and the box "
-            f"{short_repr(list(box))} (left, top, right, bottom)"
+            f"the segmentation must overlap its bbox {short_repr(list(box))}, got "
+            f"{short_repr(around)} (left, top, right, bottom)"
         )
     return polygons

@@ -27,14 +27,14 @@ class DetectionSample:
     Args:
         id: Name of the image.
         image: The input.
-        boxes: Left, top, right, bottom of each object in pixels of the input; without an area if it
-            is outside.
-        masks: The mask of each object on the input, only to score maps; None in training.
-        geometry: From the input to the image after its transforms.
+        boxes: Left, top, right, bottom of each object in pixels of the input; zero area if it is
+            outside.
+        masks: The mask of each object on the input, for scoring maps; None in training.
+        geometry: Maps the input to the transformed image.
         labels: Class of each object.
-        crowd: Whether it is a group of objects, which is no target.
+        crowd: Whether it is a group of objects, which is excluded from the targets.
         true_boxes: The boxes in pixels of the image, before any transform.
-        areas: The areas in these pixels.
+        areas: The areas in pixels of the image.
     """
 
     id: str
@@ -58,16 +58,16 @@ def detection_input(
     masks: bool = False,
     value_range: tuple[float, float] | None = None,
 ) -> DetectionSample:
-    """Return an annotated image after random transforms, at the input size of a detector.
+    """Apply random transforms to an annotated image and resize it to a detector's input.
 
     Args:
-        sample: The image with its objects, as `AnnotatedImage.of` takes it.
+        sample: The image with its objects, as accepted by `AnnotatedImage.of`.
         seed: Seed of the transforms.
-        numbers: The number of each class name.
+        numbers: The index of each class name.
         resize: Resizing to the input.
         transforms: Random transforms of image and boxes.
-        masks: Whether to return masks, which the transforms do not move.
-        value_range: As `read_photo` takes it.
+        masks: Whether to return masks; the transforms are not applied to them.
+        value_range: See `read_photo`.
     """
     image = AnnotatedImage.of(sample)
     pixels = torch.tensor(image.read(value_range).pixels).permute(2, 0, 1)
@@ -78,7 +78,7 @@ def detection_input(
     pixels, geometry = resize_to_input(moved, resize)
     height, width = resize.size
     stacked = None
-    if masks:  # only one mask at a time has the size of the photo, which may be far larger
+    if masks:  # at full size one at a time: photos may be far larger
         stacked = torch.zeros(len(image.objects), height, width, dtype=torch.bool)
         for row, mask in zip(stacked, image.masks(), strict=True):
             row.copy_(sample_nearest(mask, geometry, fill=0))
@@ -96,7 +96,7 @@ def detection_input(
 
 
 class DetectionBatch(NamedTuple):
-    """A batch for a detector; rows of targets are padded to the most objects of an image."""
+    """A batch for a detector; targets are padded to the largest number of objects in an image."""
 
     samples: tuple[DetectionSample, ...]
     images: UInt8[Tensor, "b 3 y x"]
@@ -111,7 +111,7 @@ class DetectionBatch(NamedTuple):
 
 
 def collate_detections(samples: Sequence[DetectionSample]) -> DetectionBatch:
-    """Collate samples of one size; crowds and objects outside of the image are no targets."""
+    """Collate samples of one size; crowds and objects outside the image are not targets."""
     targets: list[tuple[Tensor, Tensor, Tensor]] = []
     for sample in samples:
         height, width = sample.geometry.input_size

@@ -18,8 +18,8 @@ def polygon_mask(
 ) -> Bool[np.ndarray, "y x"]:
     """Return the pixels whose centers lie inside at least one of the polygons.
 
-    Each is x, y, x, y, ... in pixels, of which the first spans 0 to 1. It is filled by the even-odd
-    rule, so that self-intersections may leave holes.
+    A polygon is x, y, x, y, ... in pixels, where the first pixel spans 0 to 1. It is filled by the
+    even-odd rule, so self-intersections may leave holes.
 
     Raises:
         ValueError: If a polygon has fewer than three corners, or coordinates out of range.
@@ -64,7 +64,7 @@ def mask_boxes(masks: Bool[np.ndarray, "n y x"]) -> Float[np.ndarray, "n 4"]:
 def rle_mask(counts: Sequence[int] | str, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
     """Decode COCO's run-length encoding (RLE): column by column, starting with background.
 
-    The counts are lengths of background and foreground in turn, or COCO's compressed string.
+    The counts are alternating lengths of background and foreground, or COCO's compressed string.
 
     Raises:
         ValueError: If they do not fill the image exactly.
@@ -101,12 +101,12 @@ def segmentation_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarr
 def check_polygons(
     polygons: Sequence[Any], size: tuple[int, int]
 ) -> tuple[list[Sequence[float]], Box | None]:
-    """Return the polygons of a COCO segmentation that have corners, and the box around them.
+    """Return the polygons of a COCO segmentation and their bounding box.
 
-    Points and lines beside a polygon are left out.
+    Stray points and lines among the polygons are dropped.
 
     Raises:
-        ValueError: If a polygon has fewer than three corners, or lies outside of the image.
+        ValueError: If a polygon has fewer than three corners, or is outside the image.
 
     Example:
         >>> check_polygons([[1, 1, 5, 1, 5, 4], [2, 2]], (9, 9))
@@ -121,7 +121,7 @@ def check_polygons(
 
 
 def check_rle(segmentation: Any, size: tuple[int, int]) -> list[int] | str:
-    """Return the counts of a COCO segmentation as RLE.
+    """Return the counts of a COCO segmentation in RLE.
 
     Raises:
         ValueError: If they do not fill an image of this size.
@@ -157,12 +157,12 @@ def boxes_mask(boxes: Sequence[Box], size: tuple[int, int]) -> Bool[np.ndarray, 
 
 
 def sample_nearest(values: Tensor, step: Geometry, *, fill: int) -> Tensor:
-    """Return, at each pixel center after a step, the pixel of the values that contains it.
+    """Resample masks or label maps by nearest neighbor.
 
     Args:
         values: Masks or label maps, [..., y, x].
-        step: Maps the pixels after the step to those of the values.
-        fill: Value of pixels that lie outside of the values.
+        step: Maps the output pixels to pixels of the values.
+        fill: Value of output pixels outside the values.
 
     Example:
         >>> step = Geometry.identity((1, 2)).padded(0, 1, (1, 4))
@@ -186,13 +186,13 @@ def _polygon_box(polygon: Sequence[float], size: tuple[int, int]) -> Box:
     left, right = min(polygon[::2]), max(polygon[::2])
     top, bottom = min(polygon[1::2]), max(polygon[1::2])
     height, width = size
-    # Run lengths that a tool has written as a polygon have coordinates far outside.
+    # Some tools write run lengths as polygons, whose coordinates are then far outside.
     x_fits = -width <= left <= width and 0 <= right <= 2 * width
     y_fits = -height <= top <= height and 0 <= bottom <= 2 * height
     corners = len(polygon) >= 6 and len(polygon) % 2 == 0 and math.isfinite(sum(polygon))
     if not (corners and x_fits and y_fits):
         raise ValueError(
-            f"a polygon must be x, y of at least three corners on an image of {width} x {height} "
+            f"a polygon must be x, y of at least three corners in an image of {width} x {height} "
             f"pixels, got {short_repr(polygon)}"
         )
     return left, top, right, bottom
@@ -237,14 +237,13 @@ def _decompress_counts(text: str) -> list[int]:
     value = shift = 0
     for letter in text:
         bits = ord(letter) - 48
-        if not 0 <= bits < 64 or shift > 40:  # no image is so large
-            raise ValueError(f"no RLE string: {short_repr(text)}")
+        if not 0 <= bits < 64 or shift > 40:  # larger than any image
+            raise ValueError(f"counts must be an RLE string, got {short_repr(text)}")
         value |= (bits & 31) << shift
         shift += 5
         if not bits & 32:  # the bit 32 says that more characters follow
             value -= (bits & 16) << (shift - 4)  # two's complement
-            # From the fourth on, a run is the difference from the run two before, as runs of
-            # neighboring columns are alike.
+            # From the fourth on, a run is stored as the difference from the run two before.
             lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
             value = shift = 0
     if shift:

@@ -73,18 +73,18 @@ IMAGENET_CATEGORIES: dict[str, tuple[int, ...]] = {
     "wine glass": (572,),
     "zebra": (340,),
 }
-"""Class indices of each category, in the standard order of ImageNet-1k.
+"""ImageNet-1k class indices of each COCO category.
 
-Categories without an ImageNet class, such as person, are missing; so are classes that mean much
-more: ImageNet's street signs are rarely stop signs."""
+Categories without a matching class are missing, such as person, or stop sign: the street signs of
+ImageNet are rarely stop signs."""
 
 
 def matching_classes(category: str, classes: Sequence[str], count: int) -> tuple[int, ...]:
     """Return the indices of a model's classes that match a category, or an empty tuple.
 
-    A class matches if its name, or one of its comma-separated names, is that of the category. A
-    model with 1000 classes is assumed to have those of ImageNet, whose names may also be WordNet
-    ids, such as n02391049.
+    A class matches if its name, or one of its comma-separated names, equals the category. A model
+    with 1000 classes is assumed to have those of ImageNet, which WordNet ids such as n02391049
+    match, too.
 
     Example:
         >>> matching_classes("zebra", (), 1000), matching_classes("Ring", ("bar", "ring"), 2)
@@ -125,12 +125,12 @@ def read_annotated_images(
     Args:
         data: COCO instances JSON; a folder with `annotations/instances_NAME.json` and the
             images in `NAME`; or a folder of images, whose masks are in `masks`.
-        images: Folder of the images, if it is another one.
+        images: Folder of the images, if it is not the default.
         masks: Folder of mask images with bright foreground, each with the name and size of its
-            image; by default `masks` beside or in the folder of images.
-        omit: A folder that is not searched for images, because results are written there.
-        onerror: Called with the error of images that are missing, or of each unreadable image or
-            folder when a folder of images with masks is searched; raised by default.
+            image; by default `masks` in or next to the folder of images.
+        omit: A folder to skip in the search for images, such as the output folder.
+        onerror: Called with the error of missing images, or of each unreadable image or folder in a
+            folder of images with masks; by default errors are raised.
 
     Raises:
         FileNotFoundError: If a file or a folder does not exist.
@@ -153,20 +153,20 @@ def read_annotated_images(
     found = next((each for each in candidates if each.is_dir()), None)
     if found is None:
         raise FileNotFoundError(
-            f"{data} holds neither annotations/instances_*.json nor a folder masks; name the "
+            f"{data} holds neither annotations/instances_*.json nor a folder masks; pass the "
             "folder of the masks"
         )
     return read_images_with_masks(folder, found, omit=omit, onerror=onerror)
 
 
 def _one_file(data: Path, masks: PathLike | None) -> Path:
-    """Return the only instances file of a folder, or what was given if there is none."""
+    """Return the only instances file in a folder, or the path itself if there is none."""
     if not data.exists():
-        raise FileNotFoundError(f"{data} does not exist; give COCO instances as JSON, or a folder")
+        raise FileNotFoundError(f"{data} does not exist; pass a COCO instances file or a folder")
     files = sorted((data / "annotations").glob("instances_*.json")) if masks is None else []
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
-        raise ValueError(f"{data / 'annotations'} has several files: give one of {names}")
+        raise ValueError(f"{data / 'annotations'} has several files; pass one of {names}")
     return files[0] if files else data
 
 
@@ -177,15 +177,15 @@ def read_coco_images(
     keep_empty: bool = False,
     onerror: Callable[[OSError | ImageError], object] | None = None,
 ) -> list[AnnotatedImage]:
-    """Return the images of a COCO instances file that have objects, or all with `keep_empty`.
+    """Return the images of a COCO instances file; without `keep_empty`, those with objects.
 
-    The folder of the images is by default the one in the name of the file: `val2017` for
-    `annotations/instances_val2017.json`. Images that are not in it are left out if there is an
-    `onerror`.
+    The default folder of images is named after the file: `val2017` for
+    `annotations/instances_val2017.json`. Missing images are skipped if there is an `onerror`.
 
     Raises:
         FileNotFoundError: If there is no such file or folder, or an image is not in it.
-        ValueError: If the file is invalid, with the key, or an image is outside of its folder.
+        ValueError: If the file is invalid (the message names the entry), or an image is outside its
+        folder.
 
     Example:
         >>> import json
@@ -207,10 +207,10 @@ def read_coco_images(
     path = Path(file)
     coco_images = [image for image in read_instance_file(path)[0] if image.objects or keep_empty]
     if not any(image.objects for image in coco_images):
-        raise ValueError(f"{path} has no objects on any image")
+        raise ValueError(f"{path} has no annotated objects")
     folder = Path(images) if images is not None else _default_image_folder(path)
     if not folder.is_dir():
-        raise FileNotFoundError(f"no folder of images at {folder}; name it")
+        raise FileNotFoundError(f"no folder of images at {folder}; pass it")
     with reading(path):
         pairs = [(image, file_below(folder, image.file)) for image in coco_images]
     missing = {image.file: file for image, file in pairs if not file.is_file()}
@@ -236,7 +236,7 @@ def read_images_with_masks(
 ) -> list[AnnotatedImage]:
     """Return images with one object each, whose mask is an image of the same name.
 
-    Arguments as for `pair_masks`; unreadable images are left out if there is an `onerror`.
+    Arguments as for `pair_masks`; unreadable images are skipped if there is an `onerror`.
 
     Example:
         >>> from PIL import Image
@@ -272,8 +272,8 @@ def pair_masks(
 
     Args:
         images: Folder of images, searched recursively.
-        masks: Folder of masks, which may be below that of the images.
-        omit: A folder that is not searched for images.
+        masks: Folder of masks, which may be inside the folder of images.
+        omit: A folder to skip in the search for images.
         onerror: Called with the error of each folder that cannot be searched; raised by default.
 
     Raises:
@@ -286,8 +286,8 @@ def pair_masks(
     names = {file: file.relative_to(images).with_suffix("") for file in files}
     if missing := [file for file, name in names.items() if name not in by_name]:
         raise FileNotFoundError(
-            f"{missing[0]} has no mask with its name in {masks}, like {len(missing)} of "
-            f"{len(files)} images"
+            f"every image needs a mask of its name in {masks}; {len(missing)} of {len(files)} "
+            f"have none, such as {missing[0]}"
         )
     return [(file, by_name[name]) for file, name in names.items()]
 

@@ -31,17 +31,17 @@ class SegmentationBatch(NamedTuple):
 
 @dataclass
 class SegmentationInput:
-    """Makes an input and its label map from a photo with a mask, or with annotated objects.
+    """Prepares the input and its label map from a photo with a mask, or with annotated objects.
 
-    Of objects the class of a pixel is the category of the smallest one that covers it; crowds, and
-    the boxes of objects without a mask, are ignored.
+    For objects, a pixel has the category of the smallest one that covers it; crowds, and boxes of
+    objects without a mask, are ignored.
 
     Args:
-        numbers: The class number of each category.
+        numbers: The class index of each category.
         resize: Resizing to the input; padding is ignored.
-        transforms: Random transforms before the resizing.
-        class_map: Class of each number in a mask; None for the numbers themselves.
-        value_range: As `read_photo` takes it.
+        transforms: Random transforms, applied before resizing.
+        class_map: Class of each mask value; None if the mask values are class indices.
+        value_range: See `read_photo`.
     """
 
     numbers: Mapping[str, int]
@@ -60,7 +60,7 @@ class SegmentationInput:
                 f"class_map must map to classes below {len(self.numbers)}, or {IGNORE_CLASS}; got "
                 f"{unknown[0]}"
             )
-        # -1 stands for numbers without a class, which would else be taken for class 0.
+        # -1 marks values without a class, which would otherwise become class 0.
         self._table = np.full(256, -1, np.int16)
         self._table[list(mapping)] = list(mapping.values())
 
@@ -79,7 +79,7 @@ class SegmentationInput:
         return image, sample_nearest(labels, geometry, fill=IGNORE_CLASS)
 
     def load(self, sample: Any) -> tuple[UInt8[np.ndarray, "y x 3"], UInt8[Tensor, "y x"]]:
-        """Return a photo at its own size with its label map."""
+        """Return a photo at its original size with its label map."""
         if isinstance(sample, AnnotatedImage):
             known = [
                 (mask, IGNORE_CLASS if below else self.numbers[obj.category], below)
@@ -92,19 +92,22 @@ class SegmentationInput:
         image = read_photo(photo, self.value_range)
         numbers = read_label_image(mask)
         if numbers.shape != image.size:
-            raise ValueError(f"the mask {mask} is {numbers.shape}, the upright image {image.size}")
+            raise ValueError(
+                f"the mask {mask} must have the size of the upright image, {image.size} (height, "
+                f"width), got {numbers.shape}"
+            )
         labels = self._table[numbers]
         if labels.min() < 0:
             raise ValueError(
-                f"{mask} has the numbers {np.unique(numbers[labels < 0])[:5].tolist()}, which are "
-                f"none of the {len(self.numbers)} classes: correct class_names, or set class_map, "
-                "such as {0: 0, 255: 1}"
+                f"mask values must be indices of the {len(self.numbers)} classes, but {mask} has "
+                f"{np.unique(numbers[labels < 0])[:5].tolist()}: correct class_names, or set "
+                "class_map, such as {0: 0, 255: 1}"
             )
         return image.pixels, torch.from_numpy(labels.astype(np.uint8))
 
 
 def collate_segmentation(samples: Sequence[tuple[Tensor, Tensor]]) -> SegmentationBatch:
-    """Return samples of one size as a batch."""
+    """Stack samples of one size into a batch."""
     return SegmentationBatch(*map(torch.stack, zip(*samples, strict=True)))
 
 
@@ -113,12 +116,12 @@ def label_map(
 ) -> UInt8[Tensor, "y x"]:
     """Return the class number of each pixel; 0 where there is no object.
 
-    Smaller objects cover larger ones, and a later object one of the same size. Only one mask has to
-    be held at a time.
+    Smaller objects cover larger ones, and of equal size the later one wins. Only one mask is held
+    in memory at a time.
 
     Args:
-        objects: For each the mask, the class number, 1 to 255, and whether it lies below those for
-            which this is false.
+        objects: The mask of each, its class index (1 to 255), and whether it is below all objects
+            for which this is false.
         size: Height and width.
 
     Example:
@@ -127,8 +130,8 @@ def label_map(
         tensor([[7, 3, 0]], dtype=torch.uint8)
     """
     labels = torch.zeros(size, dtype=torch.uint8)
-    # Objects are ranked by area, so each pixel remembers the smallest one so far. What is `below`
-    # ranks behind the largest possible area, and no object at all behind both.
+    # Objects are ranked by area, so each pixel keeps the smallest one so far. Objects `below` rank
+    # after the largest possible area, and the background after both.
     nothing = 2 * labels.numel() + 1
     rank = torch.full(size, nothing)  # of the object that covers a pixel; lower ones cover higher
     for mask, number, below in objects:

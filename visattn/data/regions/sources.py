@@ -23,7 +23,7 @@ _NAMES: dict[str, str] = {"train": "train", "validation": "val", "test": "test"}
 
 
 def _divided(source: Any, samples: Sequence[Any], split: Split, what: str) -> list[Any]:
-    """Return the training or the validation part of samples that are not divided."""
+    """Split samples at random and return the training or the validation part."""
     source.notes = (
         f"{what} has no {{split}}: {source.val_fraction:.0%} of the photos are for validation "
         "(val_fraction)",
@@ -37,16 +37,16 @@ def _divided(source: Any, samples: Sequence[Any], split: Split, what: str) -> li
 class CocoInstances(Source):
     """Photos with objects in COCO instances files: boxes, masks or both.
 
-    Photos without objects are kept. Test photos are those of validation, unless there are others.
+    Photos without objects are kept. Without a test file, the validation photos are the test photos.
 
     Args:
-        annotations: Instances file; `{split}` in it becomes `train`, `val` or `test`, as in
-            `annotations/instances_{split}2017.json`. Without it the photos are divided at random.
-        images: Folder of the photos, which may contain `{split}`; by default the one in the name of
-            the instances file, `train2017` for `annotations/instances_train2017.json`.
-        categories: Categories that become classes; by default all of the training file.
+        annotations: Instances file; `{split}` in it is replaced by `train`, `val` or `test`, as in
+            `annotations/instances_{split}2017.json`. Without it, the photos are split at random.
+        images: Folder of the photos, which may contain `{split}`; by default it is named after the
+            instances file: `train2017` for `annotations/instances_train2017.json`.
+        categories: Categories to use as classes; by default all in the training file.
         val_fraction: Fraction of the photos for validation without `{split}`.
-        split_seed: Seed of that choice.
+        split_seed: Seed of the random split.
     """
 
     annotations: str
@@ -59,7 +59,7 @@ class CocoInstances(Source):
         file = Path(self.annotations.replace("{split}", "train"))
         known = read_instance_file(file)[1]
         if unknown := sorted(set(self.categories or ()) - set(known)):
-            raise ValueError(f"{file} has no category {unknown[0]!r}; it has {known}")
+            raise ValueError(f"{file} has no category {unknown[0]!r}; choose from {known}")
         self.class_names = tuple(self.categories or known)
         self._read: dict[str, list[AnnotatedImage]] = {}
 
@@ -72,7 +72,7 @@ class CocoInstances(Source):
         return self._images("val" if name == "test" and not has_test else name)
 
     def _images(self, name: str) -> list[AnnotatedImage]:
-        if name not in self._read:  # once, as validation and test may be the same file
+        if name not in self._read:  # validation and test may share a file
             folder = self.images and self.images.replace("{split}", name)
             file = self.annotations.replace("{split}", name)
             self._read[name] = read_coco_images(file, folder, keep_empty=True)
@@ -81,11 +81,11 @@ class CocoInstances(Source):
 
 @dataclass
 class VOCBoxes(Source):
-    """Photos with boxes in the format of Pascal VOC.
+    """Photos with boxes in Pascal VOC format.
 
     Args:
         root: Folder with `JPEGImages`, `Annotations/NAME.xml` and the lists
-            `ImageSets/Main/train.txt` and `val.txt`, and perhaps `test.txt`.
+            `ImageSets/Main/train.txt` and `val.txt`, and optionally `test.txt`.
 
     Source:
         Everingham et al. 2010, "The PASCAL visual object classes (VOC) challenge".
@@ -124,12 +124,12 @@ class VOCBoxes(Source):
 
 @dataclass
 class YOLOBoxes(Source):
-    """Photos with boxes in the format of Ultralytics' YOLO.
+    """Photos with boxes in Ultralytics YOLO format.
 
     Args:
-        file: The YAML file with `names`, `train`, `val` and perhaps `test` and `path`. Beside a
-            folder `images` of photos lies `labels` with a text file for each, whose lines are
-            CLASS CENTER_X CENTER_Y WIDTH HEIGHT in fractions of the photo.
+        file: YAML file with `names`, `train`, `val` and optionally `test` and `path`. Next to the
+            folder `images`, a folder `labels` has a text file per photo with lines CLASS CENTER_X
+            CENTER_Y WIDTH HEIGHT, as fractions of the photo.
 
     Source:
         https://docs.ultralytics.com/datasets/detect
@@ -167,7 +167,7 @@ class YOLOBoxes(Source):
                     (y + h / 2) * height,
                 )
                 if max(x, y, w, h) > 1 + 1e-6:
-                    raise ValueError("numbers must be fractions of the photo, at most 1")
+                    raise ValueError("boxes must be fractions of the photo, at most 1")
                 category = self.class_names[int(kind)]
                 objects.append(AnnotatedObject(category, None, clip_box(box, size)))
         return AnnotatedImage(after, str(photo), size, tuple(objects))
@@ -175,14 +175,14 @@ class YOLOBoxes(Source):
 
 @dataclass
 class MaskFolders(Source):
-    """Photos and masks of class numbers in two folders, as files of the same names.
+    """Photos and label maps in two folders, paired by file name.
 
     Args:
-        images: Folder of the photos; `{split}` in it becomes `train`, `val` or `test`. Without it,
-            the photos are divided at random.
+        images: Folder of the photos; `{split}` in it is replaced by `train`, `val` or `test`.
+            Without it, the photos are split at random.
         masks: Folder of the masks, gray or palette PNG.
         val_fraction: Fraction of the photos for validation without `{split}`.
-        split_seed: Seed of that choice.
+        split_seed: Seed of the random split.
     """
 
     images: str

@@ -1,1 +1,1 @@
-"""Scenes: drawn images whose captions and boxes are known exactly."""
+"""Synthetic scenes, whose captions, boxes and masks are known exactly."""

@@ -1,4 +1,4 @@
-"""Scenes: deterministic data sets of captions and of single objects, rendered on access."""
+"""Synthetic scenes: deterministic datasets of captions and objects, rendered on access."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -28,11 +28,11 @@ from visattn.results.kinds import Split
 
 @dataclass(eq=False)
 class Scenes(Sequence[CaptionSample]):
-    """Rendered images of colored, textured shapes, each with five true captions.
+    """Synthetic images of colored, textured shapes, with five true captions each.
 
-    Scene i of a split depends on the seed, the split and i alone. The split `novel` tests
-    compositional generalization: each of its scenes shows and describes a color-shape pair of
-    `HELD_OUT`, which no other split contains.
+    Scene i of a split depends only on the seed, the split and i. The split `novel` tests
+    compositional generalization: each scene shows and describes a color-shape pair of `HELD_OUT`,
+    which no other split contains.
 
     Args:
         num_scenes: Number of scenes.
@@ -66,13 +66,13 @@ class Scenes(Sequence[CaptionSample]):
     def world(self, index: int) -> World:
         """Return the ground truth of a scene."""
         if not 0 <= index < self.num_scenes:
-            raise IndexError(f"index must lie in [0, {self.num_scenes}), got {index}")
+            raise IndexError(f"index must be in [0, {self.num_scenes}), got {index}")
         stream = (self.seed, get_args(Split).index(self.split), index)
         return sample_world(self.config, np.random.default_rng(stream), novel=self.split == "novel")
 
 
 class SingleCaptionScenes(Scenes):
-    """Each scene five times, once with each of its captions, for training.
+    """Training samples: each scene five times, once with each of its captions.
 
     Example:
         >>> len(SingleCaptionScenes(3))
@@ -90,7 +90,7 @@ class SingleCaptionScenes(Scenes):
 
 @dataclass(eq=False)
 class SceneRegions(Sequence[AnnotatedImage]):
-    """Rendered scenes with the mask of each object; its category is its shape.
+    """Scenes with the mask of each object, whose category is its shape.
 
     Example:
         >>> SceneRegions(Scenes(3))[1].categories
@@ -114,11 +114,11 @@ class SceneRegions(Sequence[AnnotatedImage]):
 
 
 SINGLE_OBJECT = WorldConfig(num_objects=(2, 2))
-"""Config of the worlds that are reduced to one object; two is the minimum of a world."""
+"""Config of scenes that are reduced to one object; a world has at least two."""
 
 
 def single_object_world(scenes: Scenes, index: int) -> World:
-    """Return a scene reduced to one of its objects, chosen at random.
+    """Return a scene reduced to one randomly chosen object.
 
     Raises:
         IndexError: If there is no such scene.
@@ -153,10 +153,10 @@ def single_object_scenes(scenes: Scenes) -> Labeled:
 
 @dataclass
 class RenderedScenes(Source):
-    """Base class of rendered scenes of colored, textured shapes; no files are needed.
+    """Base class of sources of synthetic scenes; no files are needed.
 
-    The objects of a scene do not overlap. In the split `novel`, which is as large as the test, the
-    largest object combines color and shape as no training scene does.
+    Objects do not overlap. In the split `novel`, which is as large as the test split, the largest
+    object has a color-shape pair that never occurs in training.
 
     Args:
         train: Number of training scenes.
@@ -168,7 +168,7 @@ class RenderedScenes(Source):
         textures: Textures of the objects.
         min_objects: Smallest number of objects in a scene, at least 2.
         max_objects: Largest number of objects in a scene, at most 5.
-        seed: Seed of the scenes; by default that of the data module.
+        seed: Seed of the scenes; by default the seed of the data module.
     """
 
     train: int = 200_000
@@ -200,7 +200,7 @@ class RenderedScenes(Source):
 
 @dataclass
 class SceneCaptions(RenderedScenes):
-    """Rendered scenes with captions that a grammar can verify; options of `RenderedScenes`."""
+    """Scenes with captions that a grammar can verify; options as in `RenderedScenes`."""
 
     num_workers = 1
 
@@ -209,13 +209,13 @@ class SceneCaptions(RenderedScenes):
         self.words = tuple(grammar_words(self.config))
 
     def __call__(self, split: Split) -> Sequence[CaptionSample]:
-        """Return the scenes of a split; in training each caption is a sample."""
+        """Return the scenes of a split; for training, one sample per caption."""
         return self.scenes(split, SingleCaptionScenes if split == "train" else Scenes)
 
 
 @dataclass
 class SceneObjects(RenderedScenes):
-    """Rendered scenes with boxes and masks, whose classes are the shapes; as `RenderedScenes`."""
+    """Scenes with boxes and masks; the shapes are the classes; options as in `RenderedScenes`."""
 
     def __call__(self, split: Split) -> Sequence[AnnotatedImage]:
         """Return the scenes of a split."""
@@ -224,7 +224,7 @@ class SceneObjects(RenderedScenes):
 
 @dataclass
 class SingleObjects(RenderedScenes):
-    """Images of one colored, textured object; its shape is the class; as `RenderedScenes`."""
+    """Images of one object, whose shape is the class; options as in `RenderedScenes`."""
 
     train: int = 10_000
     val: int = 1000
@@ -233,5 +233,5 @@ class SingleObjects(RenderedScenes):
     test_splits = ("test",)
 
     def __call__(self, split: Split) -> Labeled:
-        """Return the scenes of a split, rendered."""
+        """Return the rendered scenes of a split."""
         return single_object_scenes(self.scenes(split))

@@ -1,4 +1,4 @@
-"""Captions of scenes: their grammar, and their verification against the scene."""
+"""Captions of scenes: their grammar, and verification against the scene."""
 
 import re
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def relation_holds(relation: str, a: SceneObject, b: SceneObject) -> bool:
 
 
 def describe_world(world: World) -> tuple[SceneCaption, ...]:
-    """Return five captions that describe the relation of the two largest objects of a world.
+    """Return five captions of the spatial relation between the two largest objects.
 
     Example:
         >>> import numpy as np
@@ -112,8 +112,8 @@ def _build_caption(*parts: str | list[tuple[str, int | None]]) -> SceneCaption:
 def is_visual_word(word: str) -> bool | None:
     """Return whether a word of the captions describes an object: its size, texture, color, shape.
 
-    Spatial relations are neither (None): only the image tells them, but no single object shows
-    them, and a captioner that knows where it looked before tells them without looking again.
+    Spatial relations give None: they depend on the image but on no single object, and a captioner
+    can infer them from where it attended before.
 
     Example:
         >>> [is_visual_word(word) for word in ("striped", "circle", "left", "a")]
@@ -125,7 +125,7 @@ def is_visual_word(word: str) -> bool | None:
 
 
 def grammar_words(config: WorldConfig) -> list[str]:
-    """Return all words of the captions of such worlds, in alphabetical order.
+    """Return all words that captions of a config can have, in alphabetical order.
 
     Example:
         >>> from visattn.data.scenes.world import WorldConfig
@@ -143,9 +143,9 @@ _TEXTURES = tuple(texture for texture in TEXTURES if texture != "plain")
 
 @dataclass(frozen=True)
 class Mention:
-    """An object as a caption describes it: its size, texture, color and shape, or some of them.
+    """How a caption describes an object: some or all of its size, texture, color and shape.
 
-    `span` is the first of these words in the caption, and the one behind the last.
+    `span` is the range of these words in the caption, end exclusive.
     """
 
     words: tuple[str, ...]
@@ -237,7 +237,7 @@ def verify_caption(caption: str, world: World) -> Verdict:
     if claim is None:
         return Verdict(parsed=False, true=False, objects=tuple(referents))
     pairs = _satisfying_pairs(claim, world.objects)
-    # Without a pair there is nothing to transpose, and no word refers to anything.
+    # Without a matching pair, zip(*pairs) is empty and no word refers to an object.
     for mention, things in zip((claim.first, claim.second), zip(*pairs, strict=True), strict=False):
         first, last = mention.span
         referents[first:last] = [tuple(sorted(set(things)))] * (last - first)
@@ -272,7 +272,7 @@ class CaptionScore(NamedTuple):
     num_visual_words: int
     """Number of visual words."""
     hits: float
-    """Pointing-game hits: maxima of maps in a box of an object the word refers to."""
+    """Pointing-game hits: words whose map peaks in a box of an object they refer to."""
     correctness: float
     """Sum of the attention mass inside the boxes."""
     baseline: float
@@ -292,8 +292,7 @@ def score_caption(
         caption: Words in lower case, joined by single spaces.
         maps: Attention per word over the whole image, each map summing to 1.
         world: Ground truth of the scene.
-        size: Height and width in pixels at which the scene was rendered; the boxes are those of
-            the objects' pixels.
+        size: Height and width of the rendered scene in pixels, in which the boxes are measured.
 
     Raises:
         ValueError: If there are fewer maps than words.
@@ -308,7 +307,7 @@ def score_caption(
     """
     verdict = verify_caption(caption, world)
     if len(maps) < len(verdict.objects):
-        raise ValueError(f"{len(verdict.objects)} words need a map each, got {len(maps)} maps")
+        raise ValueError(f"each of {len(verdict.objects)} words needs a map, got {len(maps)} maps")
     visual = [(word, things) for word, things in enumerate(verdict.objects) if things]
     if not verdict.true or not visual:
         return CaptionScore(verdict.parsed, verdict.true, 0, 0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Scenes: random contents, and how they are drawn."""
+"""Synthetic scenes: random worlds and their rendering."""
 
 import math
 from collections.abc import Callable
@@ -101,7 +101,7 @@ class WorldConfig:
 
 
 def sample_world(config: WorldConfig, rng: np.random.Generator, *, novel: bool = False) -> World:
-    """Return a random world; in a `novel` one, the largest object is a pair held out of training.
+    """Sample a world; if `novel`, its largest object is a color-shape pair held out of training.
 
     Raises:
         ValueError: If the config has no held-out pair although `novel` is set, or only such pairs.
@@ -114,9 +114,9 @@ def sample_world(config: WorldConfig, rng: np.random.Generator, *, novel: bool =
     training_pairs = config.color_shape_pairs(novel=False)
     novel_pairs = config.color_shape_pairs(novel=True)
     if novel and not novel_pairs:
-        raise ValueError("these colors and shapes have no held-out pair; allow more of them")
+        raise ValueError("these colors and shapes have no held-out pair; add colors or shapes")
     if not training_pairs:
-        raise ValueError("these colors and shapes have only held-out pairs; allow more of them")
+        raise ValueError("these colors and shapes have only held-out pairs; add colors or shapes")
     count = int(rng.integers(config.num_objects[0], config.num_objects[1] + 1))
     discs = sorted(_place_discs(count, rng), key=lambda disc: -disc[-1])
     objects: list[SceneObject] = []
@@ -152,10 +152,10 @@ def _background(
 
 
 def _place_discs(count: int, rng: np.random.Generator) -> list[tuple[str, float, float, float]]:
-    """Sample discs until all lie inside the image without overlap; all are resampled each time."""
+    """Sample discs that lie inside the image and do not overlap."""
     names = tuple(RADII)
     while True:
-        # Those placed already may leave no room for the next, so all are drawn again.
+        # Resample all: the discs placed so far may leave no room for the next.
         discs: list[tuple[str, float, float, float]] = []
         for _ in range(count):
             size = names[int(rng.integers(len(names)))]
