@@ -215,9 +215,10 @@ class AttentionMap(Result):
     def display_range(self) -> tuple[float, float]:
         """Return one display range (vmin, vmax) for these maps.
 
-        For gates vmax is 1. For weights that sum to 1, one map in five has a higher peak, but it is at
-        least four times the uniform weight, so that nearly uniform attention is drawn faintly. For
-        maps of several texts it is the largest peak, so that the texts can be compared.
+        For gates vmax is 1. For weights that sum to 1, one map in five has a higher peak, but vmax
+        is at least four times the uniform weight, so that nearly uniform attention is drawn
+        faintly. For maps of several texts it is the largest peak, so that the texts can be
+        compared.
 
         Example:
             >>> uniform = AttentionMap(torch.full((3, 4, 4), 1 / 16), "attend", "words")

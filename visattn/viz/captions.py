@@ -59,7 +59,8 @@ def caption_figure(
         caption: Its caption.
         boxes: Boxes to outline, from `caption.maps.boxes()`.
         scales: Upper end of the color scale: `shared`, `vmax` for all words, by default such
-            that one word in five has a higher peak; `own`, the peak of each word; `greatest`, the highest of all peaks.
+            that one word in five has a higher peak; `own`, the peak of each word; `greatest`, the
+            highest of all peaks.
         note: Text below, such as the name of the captioner.
         crop: See `visattn.figure`.
         width: See `visattn.figure`.

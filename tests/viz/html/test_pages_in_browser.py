@@ -547,7 +547,8 @@ def test_methods_and_heads_are_drawn_as_python_draws_them(
     assert browser.text("#chosen") == "Layer 0, head 1"
     assert "query: the class token" in browser.text("#which")
     rows = back(0)[:, 0]
-    assert_drawn(browser, page, rows[1], vmax=max(np.quantile(rows.max((1, 2)), 0.8, method="lower"), 4 / 15))
+    shared = np.quantile(rows.max((1, 2)), 0.8, method="lower")
+    assert_drawn(browser, page, rows[1], vmax=max(shared, 4 / 15))
     ramp = browser.pixels("#ramp")[7].astype(int)
     tile = browser.pixels("#tiles canvas").reshape(-1, 3).astype(int)
     assert np.abs(tile[:, None] - ramp[None]).sum(2).min(1).max() <= 9  # colors of the scale
