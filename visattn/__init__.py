@@ -1,7 +1,7 @@
 """Attention for images: blocks for CNNs, attribution maps, captioners, glimpse models, ViTs.
 
-The names below are loaded when they are first used, so that `import visattn` costs next to
-nothing and a program only imports the packages that it uses.
+Public names are loaded on first use, so that `import visattn` is fast and a program only imports
+the packages that it needs.
 
 Example:
     >>> import visattn as va

@@ -100,7 +100,7 @@ def test_a_model_of_blue_green_and_red_takes_tensors_of_its_processor() -> None:
     sizes: dict[str, Any] = {"hidden_sizes": [32] * 3, "neck_hidden_sizes": neck}
     config = transformers.MobileViTConfig(image_size=64, num_attention_heads=2, **sizes)
     model = transformers.MobileViTForImageClassification(config).eval()
-    with pytest.raises(ValueError, match="take blue, green and red.*tensors of its processor"):
+    with pytest.raises(ValueError, match="expect BGR images .*tensors of its processor"):
         explain(model, PHOTO, "input_gradient", 1)
     crop = {"height": 64, "width": 64}
     processor = transformers.MobileViTImageProcessor(size={"shortest_edge": 64}, crop_size=crop)

@@ -55,7 +55,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: get_method("rolout"), "got 'rolout'; did you mean .*rollout"),
     (lambda: get_method("zzz"), "choose from attention, rollout"),
     (map_of("gradcam", layers="head"), "must name a module of small, got 'head'; choose from 0, 1"),
-    (map_of("gradcam", layers=2), "got 2; the 2 numbered ones are 0, 2"),
+    (map_of("gradcam", layers=2), "got 2; the 2 layers with an index are 0, 2"),
     (map_of("gradcam", layers="2#2"), r"a call of the module, 2#1 to 2#1; got 2#2"),
     (map_of("gradcam", BLIND), "must depend on the layer, but it does not depend on 2 of"),
     (map_of("occlusion", sliding_window_size=3, stride=4), "or windows leave gaps"),

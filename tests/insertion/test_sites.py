@@ -86,17 +86,17 @@ class Turned(nn.Module):
 RELU = nn.ReLU()
 TWICE = nn.Sequential(nn.Conv2d(3, 5, 1), RELU, nn.Conv2d(5, 7, 1), RELU)
 CASES: list[tuple[nn.Module, Position, str]] = [
-    (residual_net(), "residuals", "no module for 'residuals': position is .*did you mean residual"),
-    (residual_net(), "*.bn3", "Sequential has no module for .*such as 'layer.'.* begin with 0, 1"),
+    (residual_net(), "residuals", "'residuals'; position must be .*did you mean residual"),
+    (residual_net(), "*.bn3", "Sequential has no module for .*such as 'layer.'.* modules are 0, 1"),
     (residual_net(), ["1", "1.bn7"], "no module for '1.bn7'"),
     (residual_net(), [], "no site for position="),
     (residual_net(), lambda name, module: False, "no site for position="),
     (residual_net(), ["1", "5"], r"after 5: it returns \[2, 24\], not features"),
     (residual_net(), "**.linear*", "no module for"),
     (nn.Sequential(nn.ReLU(), Pair()), "1", "1: it returns no tensor"),
-    (TWICE, "residual", "no module for 'residual': position is 'residual' .of networks that add"),
-    (TWICE, "1", r"1: it runs with \[5, 7\] channels"),
-    (hollow(resnet50), "stage_end", "ResNet has no module for 'stage_end'.* begin with conv1, bn1"),
+    (TWICE, "residual", "no module for 'residual'; position must be 'residual' .residual n"),
+    (TWICE, "1", r"1: it runs with .* channels, \[5, 7\]"),
+    (hollow(resnet50), "stage_end", "no module for 'stage_end'.* modules are conv1, bn1"),
     (nn.Sequential(nn.Conv2d(3, 8, 1), Turned()), "1", r"\[2, 8, 8, 8\], whose .* ambiguous"),
 ]
 
@@ -111,7 +111,7 @@ def test_refusals(model: nn.Module, at: Position, reason: str) -> None:
 def test_a_site_holds_one_insertion() -> None:
     model, x = residual_net(), image()
     insert(model, "se", example=x)
-    with pytest.raises(ValueError, match=r"1.bn2: it has se; remove\(model\) removes it"):
+    with pytest.raises(ValueError, match=r"1.bn2: it already has se; call remove\(model\)"):
         insert(model, "eca", example=x)
     assert [site.name for site in insert(model, "eca", position="[13]", example=x).sites] == [
         "1",

@@ -174,7 +174,7 @@ def test_layers_and_heads_are_a_number_or_a_list() -> None:
     [said] = visattn.caption(model, photo, layers=0, heads=2, max_length=3, num_captions=2)
     assert torch.equal(said.maps.values, made[0])
     assert said.alternatives[0].maps.values.shape[1:] == (3, 5)
-    with pytest.raises(ValueError, match="use attention or gradient_attention"):
+    with pytest.raises(ValueError, match="apply only to attention and gradient_"):
         visattn.caption(model, photo, method="gradcam", heads=[0])
 
 

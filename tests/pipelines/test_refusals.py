@@ -163,13 +163,13 @@ CASES: list[tuple[Callable[[], object], str]] = [
     # networks that take no photos
     (cnn_of(nn.Conv2d(4, 5, 3)), "4 channels, but image has 3: pass arrays .* wrap"),
     (cnn_of(nn.Conv2d(9, 5, 3)), "takes 9 channels"),
-    (cnn_of(nn.Conv3d(1, 5, 3)), "a batch of images with 3 channels, and nothing else"),
-    (explained(lambda: nn.Sequential(nn.Conv1d(3, 5, 3)), "gradcam"), "nothing else"),
+    (cnn_of(nn.Conv3d(1, 5, 3)), "only a batch of images with 3 channels"),
+    (explained(lambda: nn.Sequential(nn.Conv1d(3, 5, 3)), "gradcam"), "only a batch of images"),
     (explained(lambda: timm.create_model("test_resnet", in_chans=4).eval(), "gradcam"),
      "takes 4 channels"),
     (explained(resnet_of_6_channels, "gradcam", input_size=32), "takes 6 channels"),
     # words and captions
-    (explained(captioner, "relevance", heads=[0]), "use attention or gradient_attention"),
+    (explained(captioner, "relevance", heads=[0]), "apply only to attention and gradient_"),
     (explained(captioner, "attention", heads=[3], max_length=2), "heads"),
     (explained(sampling, "relevance", max_length=2), 'set its places to "argmax"'),
     (lambda: va.caption(captioner(()), PHOTO), "no caption of these lengths is possible"),

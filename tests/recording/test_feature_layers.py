@@ -79,7 +79,7 @@ def test_layouts_are_measured_with_changed_blocks() -> None:
 
 def test_outputs_that_do_not_lie_on_the_image_raise_an_error() -> None:
     for kind in ("mirrored", "dropped", "products", "windows", "pooled", "nothing"):
-        with pytest.raises(ValueError, match=r"rearrange of Net .* a position on the image"):
+        with pytest.raises(ValueError, match=r"rearrange of Net .* positions on the image"):
             resolve_feature_layer(analyze_model(Net(kind), SIZE), "rearrange")
 
 

@@ -224,10 +224,10 @@ def info_of(model: nn.Module) -> ModelInfo:
 def test_an_unknown_default_layer_has_a_reason() -> None:
     no_grad = NoGrad(nn.Conv2d(3, 8, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     for model, reason in (
-        (Streams(), "through several layers with positions (fine, coarse) that run side by side"),
+        (Streams(), "through several later layers (fine, coarse) that run in parallel"),
         (
             Permuted(),
-            "through several layers with positions (conv) that run side by side or do not",
+            "through several later layers (conv) that run in parallel or have no",
         ),
         (no_grad, "its scores have no gradient with respect to the image"),
     ):

@@ -223,7 +223,7 @@ def test_a_network_that_cuts_or_pads_its_images_has_no_map_of_features(
     assert bool(subject.info.features_error) == any(padding)
     assert bool(subject.info.feature_layers) == (not any(padding))
     if any(padding):
-        with pytest.raises(ValueError, match="it cuts, pads or shifts its images"):
+        with pytest.raises(ValueError, match="it crops, pads or shifts its images"):
             resolve_feature_layer(subject, "conv")
 
 

@@ -169,4 +169,4 @@ def test_timm_pools_are_measured() -> None:
     assert shares(analyze_model(model.eval()).info).unique(sorted=False).numel() == 1
     unpooled = analyze_model(encoder(global_pool="", num_classes=3).eval()).info
     assert (unpooled.pooling, unpooled.read_rows) == ("class", None)
-    assert unpooled.pooling_assumed.startswith("its output tells no tokens")
+    assert unpooled.pooling_assumed.startswith("its output does not show which tokens")

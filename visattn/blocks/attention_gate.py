@@ -11,12 +11,12 @@ from visattn.blocks.tap import Tap
 class AttentionGate(Block):
     """Additive attention gate: spatial gate from features and a gating signal (Attention U-Net).
 
-    With the sigmoid s, and the signal g, or x itself without one::
+    With the sigmoid s and the gating signal g, by default x itself::
 
         y = x * s(p . relu(Wx x + Wg g + b) + c)
 
-    The gate is computed at the resolution of the features; with `stride=2` at half of it, as in the
-    paper. The authors' code has a convolution and a normalization after the gate.
+    The gate is computed at the resolution of the features, or at half of it with `stride=2`, as in
+    the paper. The authors' code adds a convolution and a normalization after the gate.
 
     Args:
         channels: Number of input channels.

@@ -14,14 +14,14 @@ from visattn.functional.numerics import fast_mean
 class BAM(Block):
     """Bottleneck attention module: residual gate from the sum of channel and spatial scores.
 
-    With the sigmoid s, and convolutions that are followed by BN and relu but for the last::
+    With the sigmoid s, and BN and relu after each convolution but the last::
 
         y = x + x * s(Mc + Ms)
         Mc = W2 relu(BN(W1 mean(x) + b1)) + b2
         Ms = conv1(conv3(conv3(conv1(x)))), conv3 dilated
 
-    Batch normalization follows the hidden layers, as in the authors' code; in the paper it follows
-    the last layer of each branch. Training needs a batch of more than one image.
+    Batch normalization follows the hidden layers, as in the authors' code; in the paper, the last
+    layer of each branch. Training needs a batch of more than one image.
 
     Args:
         channels: Number of input channels.

@@ -1,4 +1,4 @@
-"""Base class of the attention blocks, and what they state of themselves."""
+"""Base class and metadata of the attention blocks."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -24,7 +24,7 @@ BlockKind = Literal["channel", "spatial", "combined", "branch", "self_attention"
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """What a block states of itself beside its docstring.
+    """Metadata of a block.
 
     Args:
         name: Name in the registry.
@@ -42,12 +42,12 @@ class BlockInfo:
 class Block(nn.Module):
     """Base class of attention blocks: features in, features of the same shape out, for any size.
 
-    The first argument of a block is its number of channels, its `forward` is the equation, and the
-    weights that a recorder may see pass through a `Tap`.
+    The first argument of a block is the number of channels. Its attention weights pass through a
+    `Tap`, where they can be recorded.
 
     Example:
         >>> class Halved(Block):
-        ...     info = BlockInfo("halved", "other", "Nobody 2024")
+        ...     info = BlockInfo("halved", "other", "unpublished")
         ...     def __init__(self, channels):
         ...         super().__init__()
         ...     def forward(self, x):

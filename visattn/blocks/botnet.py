@@ -18,18 +18,18 @@ class BoTNetAttention(Block):
 
         y_i = sum_j softmax_j(q_i . (k_j + r[row j - row i] + s[column j - column i]) / sqrt(d)) v_j
 
-    It replaces a 3 x 3 convolution and has no residual connection of its own. Costs 2 n² C MACs for
-    n positions and n (y + x) C for the relative positions, in addition to its projection. Both
-    terms are scaled; timm does not scale the relative one by default.
+    It replaces a 3 x 3 convolution and has no residual connection. Costs 2 n² C MACs for n
+    positions and n (y + x) C for the relative positions, in addition to its projection. Both terms
+    are scaled; timm does not scale the relative one by default.
 
     Args:
         channels: Number of input channels.
-        num_heads: Number of heads, which divides the channels; 4 if None, or 2 or 1 where 4 does
-            not divide them.
+        num_heads: Number of heads, which must divide the channels; by default 4, or 2 or 1 if 4
+            does not divide them.
         head_dim: Dimension of the queries and keys of a head; channels / num_heads if None.
-        max_relative_position: Largest row or column offset with an embedding of its own; larger
-            offsets share the last one, so that any size works. 13 covers the 14 x 14 grids of the
-            paper at 224 pixels.
+        max_relative_position: Largest row or column offset with its own embedding; larger offsets
+            share the last one, so that any size works. 13 covers the 14 x 14 grids of the paper at
+            224 pixels.
 
     Example:
         >>> BoTNetAttention(16)(torch.zeros(1, 16, 5, 7)).shape

@@ -18,8 +18,8 @@ class CBAM(Block):
         y = z * s(BN(conv_k([max_c z; mean_c z])))
 
     As in the authors' code, the mlp has biases and batch normalization replaces the bias of the
-    convolution; the paper shows neither. The weight of that normalization is initialized with 1; in
-    the authors' networks with 0, a gate of 0.5 everywhere; its momentum is 0.1, theirs 0.01.
+    convolution; the paper shows neither. The normalization has an initial weight of 1 and momentum
+    0.1; in the authors' networks, a weight of 0 (a gate of 0.5 everywhere) and momentum 0.01.
 
     Args:
         channels: Number of input channels.

@@ -12,14 +12,14 @@ from visattn.functional.numerics import at_least_float32, without_autocast
 class CrissCrossAttention(Block):
     """Recurrent criss-cross attention: each position attends to its row and its column, R times.
 
-    Over the positions j in the row and the column of i, itself once::
+    Over the positions j in the row and the column of i, counting i once::
 
         y_i = x_i + gamma sum_j softmax_j((Wq x_i) . (Wk x_j)) Wv x_j
 
-    Initialized as the identity, with gamma = 0; gamma is from the released code, the paper has
-    none. Costs R n (y + x) (C + h) MACs for n = y x positions, in addition to R times its
-    convolutions. The tap receives one map per recurrence. The 3 x 3 convolutions of the head are
-    not part of the block.
+    Initialized as the identity, with gamma = 0; gamma is from the released code, not the paper.
+    Costs R n (y + x) (C + h) MACs for n = y x positions, in addition to R times its convolutions.
+    The tap receives one map per recurrence. The 3 x 3 convolutions of the head are not part of the
+    block.
 
     Args:
         channels: Number of input channels.
@@ -60,7 +60,7 @@ class CrissCrossAttention(Block):
         Position (y, x) reads (u, x), the column, and (y, w), the row::
 
             . . u .
-            w w * w   the position itself is read with its row
+            w w * w   the position itself is part of its row
             . . u .
         """
         height, width = x.shape[2:]
@@ -73,7 +73,7 @@ class CrissCrossAttention(Block):
             column, row = weights[..., :height], weights[..., height:]
             output = torch.einsum("byxu,bcux->bcyx", column, v)
             output = output + torch.einsum("byxw,bcyw->bcyx", row, v)
-            if self.tap.wanted:  # n² numbers, which are zero off the cross
+            if self.tap.wanted:  # n² values, which are zero outside of the cross
                 self.tap.grid = (height, width)
                 cross = torch.einsum("byxu,xw->byxuw", column, torch.eye(width).to(v))
                 cross = cross + torch.einsum("byxw,yu->byxuw", row, torch.eye(height).to(v))

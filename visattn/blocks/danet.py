@@ -20,9 +20,9 @@ class DANet(Block):
         Q = softmax(X X^T) X
 
     Initialized as the identity, with alpha = beta = 0. The channel scores are sums over all
-    positions: for features of unit variance, nearly all of a channel's weight stays with itself.
-    Costs n² (C + h) + 2 n C² MACs for n positions, in addition to its convolutions. Both modules
-    are in one block and share one x; the 3 x 3 convolutions of the head are not part of it.
+    positions: for features of unit variance, a channel attends almost only to itself. Costs
+    n² (C + h) + 2 n C² MACs for n positions, in addition to its convolutions. Both modules are in
+    one block and share one x; the 3 x 3 convolutions of the head are not part of it.
 
     Args:
         channels: Number of input channels.
@@ -51,7 +51,7 @@ class DANet(Block):
         self.value = nn.Conv2d(channels, channels, 1)
         self.position_gain = nn.Parameter(torch.zeros(1))
         self.channel_gain = nn.Parameter(torch.zeros(1))
-        # Softmax ignores the maximum of a row, which the authors' code subtracts the scores from.
+        # The authors' code subtracts scores from the maximum of their row, which softmax ignores.
         self.sign = -1 if invert_channel_affinity else 1
         self.position_tap = Tap("tokens")
         self.channel_tap = Tap("channel")

@@ -17,12 +17,12 @@ class ECA(Block):
 
         y = x * s(conv_k(mean(x))),  k = the odd one of t and t + 1,  t = floor(log2(C) / 2 + 1 / 2)
 
-    The formula for k is applied as published: below 8 channels it gives 1, timm takes 3. The
-    authors' ResNet-50 does not follow it: its stages have 3, 5, 5, 7, the formula gives 5, 5, 5, 7.
+    The formula for k is applied as published: it gives 1 below 8 channels, where timm uses 3. The
+    authors' ResNet-50 does not follow it: its stages have 3, 5, 5, 7; the formula gives 5, 5, 5, 7.
 
     Args:
         channels: Number of input channels.
-        kernel_size: Kernel size of the convolution, odd; that of the formula if None.
+        kernel_size: Kernel size of the convolution, odd; by the formula if None.
 
     Example:
         >>> import torch

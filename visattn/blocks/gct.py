@@ -12,7 +12,8 @@ from visattn.functional.numerics import channel_norms
 class GCT(Block):
     """Gated channel transformation: channel gate from normalized L2 norms of the channels.
 
-    Three numbers per channel: a positive gamma lets channels compete, a negative one cooperate::
+    With three parameters per channel; a positive gamma makes channels compete, a negative one
+    cooperate::
 
         y = x * (1 + tanh(gamma v + beta)),  v = sqrt(C) u / |u|,  u = alpha |x_c|
 

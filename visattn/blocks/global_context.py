@@ -16,8 +16,8 @@ class GlobalContext(Block):
         y = x + W2 relu(LN(W1 z + b1)) + b2,  z = sum_j softmax_j(k . x_j) x_j
 
     Initialized as the identity, with W2 = b2 = 0. Below 3 hidden channels LN only scales and
-    shifts, since it would remove the input. The score has a bias, as in the released code, which
-    the softmax cancels.
+    shifts, since normalization would remove the input. As in the released code, the score has a
+    bias, which the softmax cancels.
 
     Args:
         channels: Number of input channels.
@@ -50,7 +50,7 @@ class GlobalContext(Block):
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the features plus the transformed context vector."""
         flat = x.flatten(2)
-        # A key per image: for a single one and a batch of matrices matmul would copy x.
+        # One key per image, since with a single key matmul would copy x.
         scores = self.score.weight.expand(x.shape[0], 1, -1) @ flat + self.score.bias
         weights = at_least_float32(scores).softmax(-1).to(x.dtype)
         if self.tap.wanted:

@@ -12,11 +12,11 @@ class MultiHeadAttention(nn.Module):
 
     Unless weights are requested or recorded, a fused kernel computes the output without storing
     them. A caller that knows the grid of the keys (row-major) sets `tap.grid` before the call;
-    without a grid the weights are no maps of an image and do not pass through the tap.
+    without a grid the weights cannot become maps and do not pass through the tap.
 
     Args:
         embed_dim: Dimension of queries, keys, values and output.
-        num_heads: Number of heads; it divides `embed_dim`.
+        num_heads: Number of heads; must divide `embed_dim`.
 
     Example:
         >>> import torch
@@ -50,7 +50,7 @@ class MultiHeadAttention(nn.Module):
             query: Queries.
             keys: Keys; the queries if None.
             values: Values; the keys if None.
-            need_weights: Whether to return the weights, which takes h × n × m numbers of memory.
+            need_weights: Whether to return the weights, which need memory for h × n × m values.
         """
         keys = query if keys is None else keys
         values = keys if values is None else values

@@ -1,4 +1,4 @@
-"""Attention blocks by name: those that `visattn.blocks` exports, and those that users register."""
+"""Attention blocks by name: those of `visattn.blocks` and those that users register."""
 
 from functools import cache
 from importlib import import_module
@@ -24,9 +24,9 @@ def _exported() -> dict[str, type[nn.Module]]:
 
 
 def _known() -> dict[str, type[nn.Module]]:
-    """Return all blocks, also those that modules in VISATTN_TRUST_MODULES register.
+    """Return all blocks, including those that modules in VISATTN_TRUST_MODULES register.
 
-    A name in a config or a file of weights imports nothing: the user has named these modules.
+    These modules are named by the user: names in configs or weight files import nothing.
     """
     for module in user_trusted_modules():
         import_module(module)
@@ -71,8 +71,8 @@ def register_block(block: BlockClass) -> BlockClass:
     """Register a block class for this process; also usable as a decorator.
 
     From then on `create_block`, `insert`, `list_blocks` and the models know it by the name in its
-    `info`, or else by its class name in lowercase; commands do, if VISATTN_TRUST_MODULES names the
-    module that registers it.
+    `info`, or else by its class name in lowercase. Commands know it if VISATTN_TRUST_MODULES names
+    the module that registers it.
 
     Args:
         block: Subclass of `torch.nn.Module` that maps features [batch, channels, height, width] to
@@ -80,7 +80,7 @@ def register_block(block: BlockClass) -> BlockClass:
             others have defaults.
 
     Raises:
-        ValueError: If a block of this package has the name.
+        ValueError: If a block of this package already has the name.
 
     Example:
         >>> from visattn.blocks import registry
@@ -118,7 +118,7 @@ def block_class(name: str) -> type[nn.Module]:
 
 
 def block_info(block: type[nn.Module]) -> BlockInfo:
-    """Return the info of a block class; that of a class without one holds its name.
+    """Return the info of a block class; for a class without one, an info with its name.
 
     Example:
         >>> block_info(block_class("cbam")).paper

@@ -30,7 +30,7 @@ class SCSE(Block):
         torch.Size([1, 64, 5, 7])
 
     Source:
-        Roy et al. 2018, arXiv:1803.02579, section 2; the maximum Roy et al. 2019,
+        Roy et al. 2018, arXiv:1803.02579, section 2; for the maximum, Roy et al. 2019,
         arXiv:1808.08127.
     """
 

@@ -14,7 +14,7 @@ from visattn.functional.numerics import fast_mean
 class SelectiveKernel(Block):
     """Selective kernel: softmax attention per channel over convolutions of several kernel sizes.
 
-    Branch i has 3 x 3 kernels with dilation i, that is sizes 3, 5, 7, ...::
+    Branch i has 3 x 3 kernels with dilation i, that is, effective sizes 3, 5, 7, ...::
 
         y = sum_i a_i * u_i,  u_i = relu(BN(conv3_i(x)))
         a = softmax_i(A_i relu(BN(W mean(sum_i u_i))))
@@ -25,8 +25,8 @@ class SelectiveKernel(Block):
         channels: Number of input channels.
         reduction: Reduction ratio of the hidden layer.
         num_branches: Number of branches.
-        groups: Groups of the convolutions; gcd(32, channels) if None, which is the paper's 32 where
-            that divides the channels.
+        groups: Groups of the convolutions; gcd(32, channels) if None, which is the paper's 32 if it
+            divides the channels.
         min_hidden_channels: Smallest width of the hidden layer.
 
     Example:

@@ -17,12 +17,12 @@ class SimAM(Block):
 
         y = x * s(d / (4 (v + lambda)) + 1 / 2),  d = (x - mean(x))^2,  v = sum(d) / (H W - 1)
 
-    The formula bounds the gate to 0.62 .. 1, so that no position is suppressed. A single position
-    has variance 0; the released code gives NaN. Squares overflow half precision, so that the gate
-    is computed in float32.
+    The formula bounds the gate to 0.62 .. 1, so that no position is suppressed. For a single
+    position the variance is 0, where the released code gives NaN. The gate is computed in float32,
+    since squares overflow half precision.
 
     Args:
-        channels: Number of input channels, on which nothing depends.
+        channels: Number of input channels; nothing depends on it.
         e_lambda: Added to the variance of a channel (the paper's lambda). The authors' ImageNet
             networks were trained with 0.1.
 
@@ -47,7 +47,7 @@ class SimAM(Block):
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the gated features."""
         # In place, since each intermediate is as large as x: inference is 1.4 times as fast on a
-        # CPU. Where the backward pass needs an operand, autograd keeps a copy of it.
+        # CPU. Autograd still keeps the operands that the backward pass needs.
         exact = at_least_float32(x)
         squares = (exact - fast_mean(exact, (2, 3))[:, :, None, None]).square_()
         variance = squares.sum((2, 3), keepdim=True) / torch.sym_max(x.shape[2] * x.shape[3] - 1, 1)

@@ -16,11 +16,11 @@ class SpatialGate(Block):
 
         y = x * s(BN(conv_k([max_c x; mean_c x])))
 
-    Batch normalization is that of the authors' code; the paper has none. Its weight is initialized
-    with 1, in the authors' networks with 0, a gate of 0.5; its momentum is 0.1, theirs 0.01.
+    Batch normalization is from the authors' code; the paper has none. It has an initial weight of 1
+    and momentum 0.1; in the authors' networks, a weight of 0 (a gate of 0.5) and momentum 0.01.
 
     Args:
-        channels: Number of input channels, on which no parameter depends.
+        channels: Number of input channels; no parameter depends on it.
         kernel_size: Kernel size, odd.
 
     Example:

@@ -16,21 +16,21 @@ _CELLS = 4
 class SpatialTransformer(Block):
     """Spatial transformer: resamples the features under an affine transform predicted from them.
 
-    Bilinearly, at each position p of the output::
+    It samples bilinearly, at each position p of the output::
 
         y[p] = x[theta(x) (p, 1)],  theta = W2 relu(W1 pools(relu convs(x)) + b1) + b2
 
-    Initialized as the identity. Theta acts on coordinates in [-1, 1]: a rotation also shears a
-    non-square grid. The paper leaves the localization network open. The tap receives the share of
-    each input position that the output covers, from 0 to 1. To draw the sampled region as a frame,
-    pass `theta(x)` to `functional.sampling.affine_corners`.
+    Initialized as the identity. Theta acts on coordinates in [-1, 1], so that a rotation also
+    shears a non-square grid. The paper does not prescribe the localization network. The tap
+    receives the fraction of each input position that the output covers. To draw the sampled region
+    as a frame, pass `theta(x)` to `functional.sampling.affine_corners`.
 
     Args:
         channels: Number of input channels.
         kernel_size: Kernel size of the localization network, odd.
         hidden_channels: Width of the localization network.
         align_corners: As in `torch.nn.functional.grid_sample`.
-        padding_mode: What is seen beyond the edge, as in `grid_sample`.
+        padding_mode: Values outside of the input, as in `grid_sample`.
 
     Example:
         >>> x = torch.rand(1, 8, 5, 7)
@@ -83,8 +83,8 @@ class LocalizationNetwork(nn.Module):
 
     def __init__(self, channels: int, kernel_size: int, hidden: int) -> None:
         super().__init__()
-        # One more pixel of padding than usual keeps every output larger than 1 x 1, for which an
-        # exported graph would need a separate case.
+        # One pixel of padding more than usual keeps every output larger than 1 x 1, which an
+        # exported graph would have to treat separately.
         padding = kernel_size // 2 + 1
         self.convs = nn.Sequential(
             nn.Conv2d(channels, hidden, kernel_size, stride=2, padding=padding),

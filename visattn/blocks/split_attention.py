@@ -13,13 +13,13 @@ from visattn.functional.numerics import fast_mean
 class SplitAttention(Block):
     """Split attention: softmax attention per channel over splits of a convolution (ResNeSt).
 
-    A single split has a sigmoid in place of the softmax::
+    A single split has a sigmoid instead of the softmax::
 
         y = sum_i a_i * u_i,  [u_1 .. u_R] = relu(BN(conv_k(x))),  R = radix
         a = softmax_i(W2 relu(BN(W1 mean(sum_i u_i) + b1)) + b2)
 
-    The convolution has gcd(C, groups * radix) groups where groups * radix does not divide C.
-    Training needs a batch of more than one image.
+    If groups * radix does not divide C, the convolution has gcd(C, groups * radix) groups. Training
+    needs a batch of more than one image.
 
     Args:
         channels: Number of input channels.
@@ -75,7 +75,7 @@ class SplitAttention(Block):
         splits = self.split(x).unflatten(1, (self.radix, -1))  # [b i c y x]
         pooled = fast_mean(splits, (3, 4)).sum(1)[:, :, None, None]
         scores = self.select(self.norm(self.squeeze(pooled)).relu()).flatten(1)
-        # A convolution in groups orders its channels as [group, split, channel of the group].
+        # A grouped convolution orders its channels as [group, split, channel of the group].
         scores = scores.unflatten(1, (self.groups, self.radix, -1)).transpose(1, 2).flatten(2)
         weights = scores.softmax(1) if self.radix > 1 else scores.sigmoid()
         return (splits * self.tap(weights)[..., None, None]).sum(1)

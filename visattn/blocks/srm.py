@@ -17,7 +17,7 @@ class SRM(Block):
         y = x * s(BN(w1 mean(x) + w2 std(x)))
 
     The standard deviation is the biased one, sqrt(variance + 1e-5); the unbiased one of the
-    released code is undefined for a single position. The weights are initialized at random; in the
+    released code is undefined for a single position. The weights are initialized randomly; in the
     released code with 0, a gate of 0.5. Training needs a batch of more than one image.
 
     Args:
@@ -44,7 +44,7 @@ class SRM(Block):
         """Return the features scaled by the channel gate."""
         exact = at_least_float32(x)
         mean = fast_mean(exact, (2, 3))
-        # A difference and a norm: on a CPU ten times as fast as torch.var.
+        # ten times as fast as torch.var on a CPU
         norm = channel_norms(exact - mean[:, :, None, None])
         std = (norm.square() / (x.shape[2] * x.shape[3]) + 1e-5).sqrt()
         styles = torch.stack((mean, std), 2).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Tap: identity module through which a block passes its attention weights to recorders."""
+"""Tap: an identity module through which a block passes its attention weights to recorders."""
 
 from collections.abc import Callable, Generator, Sequence, Sized
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ class RecordRequest:
 
     Args:
         queries: Query rows: `all` tokens, the `patches`, the prefix tokens of one role (`class`,
-            `distillation`, `register`), or token indices, where prefix tokens come first.
+            `distillation`, `register`), or token indices, with prefix tokens first.
         heads: Head indices; None for all.
         differentiable: Whether the block computes its output from the recorded weights, so that
             gradients with respect to them exist; all rows and heads are recorded then.
@@ -50,7 +50,7 @@ class RecordRequest:
         if self.queries not in roles:
             raise ValueError(
                 f"this layer has no {self.queries} token; its prefix tokens are "
-                f"{', '.join(roles) or 'none'}: pass one of these, or queries='patches' or 'all'"
+                f"{', '.join(roles) or 'none'}; pass one of these, or queries='patches' or 'all'"
             )
         first = list(roles).index(self.queries)
         return slice(first, first + list(roles).count(self.queries))
@@ -66,7 +66,7 @@ class RecordRequest:
 
 def _check_indices(indices: tuple[int, ...], count: int, noun: str) -> list[int]:
     if wrong := [index for index in indices if not -count <= index < count]:
-        raise ValueError(f"there are {count} {noun}, numbered from 0, got index {wrong[0]}")
+        raise ValueError(f"{noun} must be indices from {-count} to {count - 1}, got {wrong[0]}")
     return [index % count for index in indices]
 
 
@@ -82,7 +82,7 @@ class Tap(nn.Module):
             `tokens`, one map per word, ...
         grid: Height and width of the grid that the last axis flattens in row-major order; a block
             whose grid varies sets it before each use. None if the weights end in `y x` or `c`.
-            `tokens`, `words` and `queries` have one flat axis and are no maps without a grid.
+            `tokens`, `words` and `queries` have one flat axis and need a grid to become maps.
         single_query: Whether there is only one query row, as in pooling, so that `queries` of a
             request does not apply.
 
@@ -101,7 +101,7 @@ class Tap(nn.Module):
         self.roles: tuple[str, ...] = ()
         """Roles of the prefix tokens before the grid in the last axis; set by the block."""
         self.unsupported = ""
-        """Why the weights are no maps; then they do not pass through the tap."""
+        """Why the weights cannot become maps, if they do not pass through the tap; else ""."""
         self.fulfilled: RecordRequest | None = None
         """The request that the block followed; None if the block always records everything."""
         self.requests: list[tuple[int, RecordRequest]] = []
@@ -124,7 +124,7 @@ class Tap(nn.Module):
 
     @property
     def wanted(self) -> bool:
-        """Whether a recorder listens, or another forward hook."""
+        """Whether a recorder or another forward hook listens."""
         others = len(self.requests) - len(self._heard()) if self.requests else 0
         return len(cast("Sized", self._forward_hooks)) > others and not self.unsupported
 
@@ -135,15 +135,15 @@ class Tap(nn.Module):
     def listening(
         self, request: RecordRequest, hook: Callable[["Tap", Any, Tensor], None]
     ) -> Generator[None]:
-        """Ask for rows in this thread, which a forward hook then gets."""
-        asked = (get_ident(), request)
+        """Request rows in this thread, and pass them to a forward hook."""
+        entry = (get_ident(), request)
         handle = self.register_forward_hook(hook)
-        self.requests.append(asked)
+        self.requests.append(entry)
         try:
             yield
         finally:
             handle.remove()
-            self.requests.remove(asked)
+            self.requests.remove(entry)
 
     def forward(self, weights: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Return the weights unchanged."""

@@ -37,7 +37,7 @@ class TripletAttention(Block):
         y = x * (g_yx + g_cy + g_cx) / 3,  g = s(BN(conv_k([max; mean over the third axis])))
 
     Args:
-        channels: Number of input channels, on which no parameter depends.
+        channels: Number of input channels; no parameter depends on it.
         kernel_size: Kernel size of the three convolutions, odd.
 
     Example:
@@ -45,8 +45,8 @@ class TripletAttention(Block):
         torch.Size([1, 64, 5, 7])
 
     Source:
-        Misra et al. 2021, arXiv:2010.03045, equations 1 to 3. Three gated copies of the features
-        have the same mean as the features times the mean gate.
+        Misra et al. 2021, arXiv:2010.03045, equations 1 to 3. The paper's mean of three gated
+        copies of the features equals the features times the mean gate.
     """
 
     info = BlockInfo("triplet", "combined", "Misra et al. 2021, arXiv:2010.03045")
@@ -61,7 +61,7 @@ class TripletAttention(Block):
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the gated features."""
         positions = self.places(fast_amax(x, 1), fast_mean(x, (1,)))
-        # The released kernels have these axes: rows by channels, channels by columns.
+        # The axes of the released kernels are rows by channels and channels by columns.
         rows = self.rows(fast_amax(x, 3).mT, fast_mean(x, (3,)).mT).mT
         columns = self.columns(fast_amax(x, 2), fast_mean(x, (2,)))
         third = positions[:, None] / 3, rows[:, :, :, None] / 3, columns[:, :, None] / 3

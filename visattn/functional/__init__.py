@@ -1,4 +1,4 @@
-"""Equations of attention: tensors in, tensors out; weights are returned with the values."""
+"""Attention, captioning losses and REINFORCE as plain functions of tensors."""
 
 # pyright: standard
 # lazy_loader has no type stubs; the types of the names are in __init__.pyi.

@@ -53,7 +53,7 @@ def masked_softmax(
     if mask is None:
         return scores.softmax(-1)
     empty = ~mask.any(-1, keepdim=True)
-    # A row of minus infinity would be NaN, and so would its gradient: such a row is set to zero.
+    # A row of minus infinity would give NaN, also in the gradient, so it is set to zero.
     fill = torch.zeros_like(empty, dtype=scores.dtype).masked_fill(~empty, -torch.inf)
     return torch.where(mask, scores, fill).softmax(-1).masked_fill(empty, 0.0)
 
@@ -81,7 +81,7 @@ def dot_product_attention(
         mask: True = may attend.
         bias: Added to the scaled scores, such as a relative position bias.
         scale: Factor of the dot products; 1 / sqrt(d) if None.
-        need_weights: Whether to return the weights, which take n × m numbers.
+        need_weights: Whether to return the weights, which need memory for n × m values.
 
     Example:
         >>> output, weights = dot_product_attention(
@@ -104,7 +104,7 @@ def dot_product_attention(
         # Kernels differ for fully masked rows: such a row attends to all keys and is zeroed below.
         allowed = mask | empty
         added = allowed if added is None else torch.where(allowed, added, -torch.inf)
-    # Kernels are fused for four dimensions and contiguous rows.
+    # Only tensors with four dimensions and contiguous rows have fused kernels.
     rows = (part if part.stride(-1) == 1 else part.contiguous() for part in (query, keys, values))
     if added is not None:
         added = _in_four_dims(added.expand(*query.shape[:-2], *added.shape[-2:]))
@@ -123,12 +123,12 @@ def _attention_by_rows(
     values: Float[Tensor, "*b m e"],
     scale: float | None,
 ) -> Float[Tensor, "*b n e"]:
-    """Return attention of 256 queries at a time, whose weights fit into a cache.
+    """Return attention, computed for 256 queries at a time so that the weights fit into a cache.
 
-    CPUs have no fused kernel for values of another width than the queries: on 56 x 56 positions a
-    training step of DANet takes 1.7 times as long with torch's, its inference 2.6 times.
+    CPUs have no fused kernel if values and queries differ in width: with torch's function, on
+    56 x 56 positions, a training step of DANet takes 1.7 times as long and its inference 2.6 times.
     """
-    # A graph with a free number of queries has no loop over them.
+    # A graph with a dynamic number of queries cannot loop over them.
     parts = [query] if torch.compiler.is_compiling() else torch.split(query, 256, -2)
     outputs = [
         dot_product_attention_weights(part, keys, scale=scale).to(values.dtype) @ values

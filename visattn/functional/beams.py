@@ -10,8 +10,8 @@ from torch import Tensor
 
 StepOutputT = TypeVar("StepOutputT", bound=tuple[Tensor | None, ...])
 Step = Callable[[Any, Int[Tensor, "b k"]], tuple[Float[Tensor, "b k v"], Any, StepOutputT]]
-"""Reads a word of each hypothesis of each image; returns next-word logits, the new state, and what
-is kept per word, such as attention weights."""
+"""From a state and the last word of each hypothesis of each image to next-word logits, the new
+state, and what is kept per word, such as attention weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +52,14 @@ def beam_search(
     refilled, so it never shrinks. The search of an image stops exactly when no live hypothesis can
     still beat the finished ones. The result of an image does not depend on the rest of the batch.
     With `beam_size=1` and no length penalty it is the greedy caption. Log-probabilities are in
-    float32 whatever the dtype of the model, and no gradients are recorded.
+    float32 for any dtype of the model, and no gradients are recorded.
 
     Args:
         step: Maps a state and the previous words to the logits of the next words, the new state
             and a named tuple of tensors `b k ...` to keep per word (attention weights, gates).
-        state: State before the first word, one hypothesis per image. `reorder_beams(parents)`
-            returns that in which hypothesis j continues hypothesis `parents[:, j]`, and
-            `select_images(index)` that of these images.
+        state: State before the first word, one hypothesis per image. Its `reorder_beams(parents)`
+            returns the state in which hypothesis j continues hypothesis `parents[:, j]`, its
+            `select_images(index)` that of the selected images.
         start: First input token of each image.
         end_token: Token that ends a caption.
         beam_size: Live hypotheses per image.
@@ -107,7 +107,7 @@ def beam_search(
     finished = torch.zeros_like(scores, dtype=torch.bool)
     best = (scores, lengths, columns, finished)
     active = torch.arange(len(start), device=device)  # images whose search goes on
-    # All hypotheses begin as the first one; the others have probability 0 until the beam is full.
+    # All hypotheses start as the first one; the others have probability 0 until the beam is full.
     token = start[:, None].expand(-1, beam_size)
     state = state.reorder_beams(torch.zeros_like(token))
     total = torch.zeros(token.shape, device=device)
@@ -123,7 +123,7 @@ def beam_search(
         if length < min_length:
             log_probs[..., end_token] = -torch.inf
         # Twice the beam, since each hypothesis has one end token: at most `beam_size` candidates
-        # end here, and as many remain to go on with.
+        # end here, and as many remain to be continued.
         sums = (total.unsqueeze(-1) + log_probs).flatten(1)
         totals, index = sums.topk(2 * beam_size, dim=1)
         parents, tokens = index // logits.shape[-1], index % logits.shape[-1]
@@ -132,15 +132,15 @@ def beam_search(
         ending = parents[:, :beam_size]
         _keep_best(best, active, ended / penalties[length + 1], ending, length, finished=True)
         if length == max_length:
-            # What lives is truncated. Those that just ended are counted by adding, not writing:
-            # other candidates of the same parent go on, and would write a 0 over its 1.
+            # Live hypotheses are truncated. Parents of a caption that just ended are marked by
+            # adding, since their other candidates would overwrite a 1 by a 0.
             counts = torch.zeros_like(total).scatter_add(1, ending, (ended > -torch.inf).to(total))
             total = total.masked_fill(counts > 0, -torch.inf)
             own = torch.arange(beam_size, device=device).expand_as(ending)
             _keep_best(best, active, total / penalties[length], own, length, finished=False)
             break
         # A stable sort by "ends" keeps the order of the others. If the vocabulary is too small to
-        # fill the beam, ends follow, which minus infinity takes out of the search.
+        # fill the beam, ends fill it, and minus infinity removes them from the search.
         order = ends.long().argsort(dim=1, stable=True)[:, :beam_size]
         parents, token = parents.gather(1, order), tokens.gather(1, order)
         total = totals.masked_fill(ends, -torch.inf).gather(1, order)
@@ -169,11 +169,11 @@ def beam_search(
 
 
 _Words = list[Any]
-"""Of all hypotheses after a step: parent, word, its log-probability, and what is kept per word."""
+"""Parent, word, its log-probability and what is kept per word, for all hypotheses of a step."""
 
 
 def _of_all(x: Tensor | None, active: Int[Tensor, " a"], num_images: int) -> Tensor | None:
-    """Return values of the active images among those of all images."""
+    """Scatter the values of the active images to all images."""
     if x is None or len(active) == num_images:
         return x
     return x.new_zeros(num_images, *x.shape[1:]).index_copy(0, active, x)
@@ -190,7 +190,7 @@ def _keep_best(
 ) -> None:
     """Merge captions of a length into the best scores, lengths, columns and whether they finished.
 
-    A score of minus infinity means none. Truncated captions come last; ties keep the old.
+    A score of minus infinity means none. Truncated captions come last; in ties, earlier ones win.
     """
     new = (scores, torch.full_like(columns, length), columns, (scores != -torch.inf) & finished)
     joined = [torch.cat((old[active], x), 1) for old, x in zip(best, new, strict=True)]
@@ -204,17 +204,17 @@ def _keep_best(
 def _read_back(
     history: Sequence[_Words], lengths: Int[Tensor, "b k"], columns: Int[Tensor, "b k"]
 ) -> list[Any]:
-    """Read captions from their ends: words, log-probabilities and what was kept, `b k t ...`."""
+    """Backtrack captions from their ends: words, log-probabilities and what was kept per word."""
     shape = (*lengths.shape, int(lengths.max()))
     read = [x if x is None else x.new_zeros(*shape, *x.shape[2:]) for x in history[0][1:]]
     image = torch.arange(len(lengths), device=lengths.device)[:, None]
-    # Nothing is moved while searching: each step stores the column that its words continue. A
-    # caption is read from its end, by following these columns back to the first word.
-    for step in reversed(range(shape[-1])):  # no boolean index, for which a GPU would wait
+    # The search stores for each word the column of its parent. A caption is read from its end, by
+    # following these columns back to the first word.
+    for step in reversed(range(shape[-1])):  # no boolean index, which would synchronize a GPU
         inside = lengths > step
         parents = history[step][0].gather(1, columns)
-        # A word stands in its own column, its attention in that of its parent: it was computed
-        # before the words were chosen.
+        # A word is in its own column, its attention in the column of its parent, since it was
+        # computed before the word was chosen.
         for number, (target, x) in enumerate(zip(read, history[step][1:], strict=True)):
             if target is not None:
                 values = x[image, columns if number < 2 else parents]

@@ -15,8 +15,8 @@ from visattn.functional.numerics import at_least_float32
 class WordPacking(NamedTuple):
     """Positions of the p words of a batch of captions, for teacher forcing.
 
-    All sizes are plain numbers, so that teacher forcing neither waits for a GPU nor breaks the
-    graph of `torch.compile`; a data loader computes them on the CPU.
+    All sizes are Python numbers, computed on the CPU by a data loader, so that teacher forcing
+    neither synchronizes with a GPU nor breaks the graph of `torch.compile`.
     """
 
     rows: Int[Tensor, " p"]
@@ -42,7 +42,7 @@ class WordPacking(NamedTuple):
     def by_image(
         self, packed: Shaped[Tensor, "p ..."], num_images: int, fill: int = 0
     ) -> Shaped[Tensor, "b m ..."]:
-        """Return a row per image of what belongs to its words, filled at the end."""
+        """Return the values of the words of each image as one row, padded at the end."""
         shape = (num_images, self.words_per_image)
         rows: Tensor = packed.new_full((shape[0] * shape[1], *packed.shape[1:]), fill)
         index = self.image_indices * self.words_per_image + self.ranks
@@ -57,7 +57,7 @@ class WordPacking(NamedTuple):
 def pack_words(
     lengths: Int[Tensor, " r"] | WordPacking, image_indices: Int[Tensor, " r"] | None = None
 ) -> WordPacking:
-    """Return the packed order of the words of a batch; a packing is returned as it is.
+    """Return the packed order of the words of a batch; a packing is returned unchanged.
 
     Args:
         lengths: Words per caption, in decreasing order.
@@ -81,7 +81,7 @@ def pack_words(
     if (on_host.diff() > 0).any() or (on_host < 1).any():
         raise ValueError(f"lengths must be in decreasing order and at least 1, got {lengths}")
     # Captions of 3, 3 and 1 words: words are taken column by column, so that each step of a decoder
-    # reads one slice, and a caption that has ended leaves from the end of the batch.
+    # reads one slice, and captions that have ended drop out at the end of the batch.
     #
     #               step 0  step 1  step 2        packed  0 1 2 3 4 5 6
     #     caption 0    0       3       5          rows    0 1 2 0 1 0 1
@@ -90,7 +90,7 @@ def pack_words(
     present = torch.arange(int(on_host[0]))[:, None] < on_host
     steps, rows = present.nonzero(as_tuple=True)
     images = rows if image_indices is None else image_indices.cpu()[rows]
-    # Rank of a word: its place in the stable order by image, less where its image begins there.
+    # Rank of a word: its position in the stable order by image, minus the start of its image.
     counts = images.bincount()
     order = images.argsort(stable=True)
     ranks = torch.empty_like(order)
@@ -104,7 +104,7 @@ def pack_words(
 Reduction = Literal["paper", "arctic", "mean"]
 AttentionLoss = Literal["cross_entropy", "mass"]
 
-_EPS = 1e-12  # negligible beside attention weights, and its inverse is finite in float32
+_EPS = 1e-12  # negligible compared with attention weights; its inverse is finite in float32
 
 
 def doubly_stochastic_penalty(
@@ -174,19 +174,18 @@ def attention_supervision_loss(
 ) -> Float[Tensor, ""]:
     """Return the loss of attention against target maps, in nats per supervised word.
 
-    The minimum of the cross-entropy, at equal weights and targets, is the entropy of the targets.
-    `mass` does not ask for uniform attention: minus the log of the attention inside the boxes is 0
-    for any attention on cells that are covered as much as the best-covered one; other cells count
-    by their share of that coverage.
+    The cross-entropy is minimal for weights equal to the targets, where it is the entropy of the
+    targets. `mass` is minus the log of the attention inside the boxes, however it is distributed
+    there: cells count in proportion to their coverage, the best-covered ones fully.
 
-    An empty mass, or a weight of 0 at a target, costs at most 27.6 nats, and gradients stay finite.
-    Without any supervised word the loss and its gradient are 0.
+    The loss of a word is at most 27.6 nats, and gradients stay finite, even if all attention is
+    outside of the boxes. Without supervised words the loss and its gradient are 0.
 
     Args:
         weights: Attention over n locations, one row per word of the batch; rows sum to 1.
         targets: Target attention; rows of supervised words sum to 1. See `pack_targets`.
         supervised: Words that have a target.
-        kind: The loss.
+        kind: `cross_entropy` or `mass`.
 
     Example:
         >>> weights = torch.tensor([[0.5, 0.3, 0.2]])
@@ -195,7 +194,7 @@ def attention_supervision_loss(
         tensor(0.2231)
 
     Source:
-        Liu et al. 2017, arXiv:1605.09553, for the cross-entropy; there the sum over words.
+        Liu et al. 2017, arXiv:1605.09553, for the cross-entropy, which is summed over words there.
     """
     weights = at_least_float32(weights)
     if kind == "cross_entropy":
@@ -230,7 +229,7 @@ def pack_targets(
     shape = (packing.counts[0], len(packing.counts))
     kept = steps < shape[1]
     at = (rows[kept], steps[kept])
-    # By caption and step; what lies beyond the end of a shorter caption is not read.
+    # by caption and step; values beyond the end of a shorter caption are not read
     padded = targets.new_zeros(*shape, targets.shape[-1]).index_put(at, targets[kept])
     known = torch.zeros(shape, dtype=torch.bool, device=rows.device)
     known[at] = True
@@ -284,7 +283,7 @@ def sample_captions(
         (torch.Size([2, 5]), True)
     """
     token = start
-    state = state.reorder_beams(torch.zeros_like(token))  # one start, which all samples go on from
+    state = state.reorder_beams(torch.zeros_like(token))  # all samples continue the same start
     banned = torch.tensor(banned_tokens, device=start.device).long()
     lengths = torch.zeros_like(token)
     active = torch.ones_like(token, dtype=torch.bool)
@@ -306,7 +305,7 @@ def sample_categorical(
     """Sample categories by inverting the cumulative distribution at uniform numbers.
 
     Args:
-        probabilities: Probabilities of words or places; rows need not sum to 1.
+        probabilities: Probabilities of words or locations; rows need not sum to 1.
 
     Example:
         >>> probabilities = torch.tensor([0.25, 0.0, 0.75]).expand(3, 3)

@@ -1,7 +1,7 @@
 """Attention below quadratic cost: neighborhoods, rows and columns, Linformer, Reformer.
 
-Each function takes queries, keys and values of n tokens and returns the output, and on request the
-weights as a full matrix, zero where a token does not attend. Full attention takes n² (d + e)
+Each function takes queries, keys and values of n tokens, and returns the output and, on request,
+the full matrix of weights, zero where a token does not attend. Full attention takes n² (d + e)
 multiplications.
 """
 
@@ -27,8 +27,8 @@ def neighborhood_attention(
 ) -> Output:
     """Return attention of each cell of a grid to the square neighborhood around it.
 
-    All neighborhoods have the same size k × k: near a border they shift inwards. This takes
-    n k² (d + e) multiplications. A neighborhood as large as the grid is full attention.
+    All neighborhoods have the same size k × k; near a border they shift inwards. This takes
+    n k² (d + e) multiplications. With a neighborhood as large as the grid this is full attention.
 
     Example:
         >>> x = torch.tensor([[0.0], [3.0], [6.0], [9.0]])
@@ -85,7 +85,7 @@ def strided_attention(
     """
     q, k, v = (torch.unflatten(part, -2, grid) for part in (queries, keys, values))  # *b y x d
     down_q, down_k, down_v = (part.transpose(-3, -2) for part in (q, k, v))  # *b x y d
-    itself = torch.eye(grid[0], dtype=torch.bool, device=q.device)  # is in the row already
+    itself = torch.eye(grid[0], dtype=torch.bool, device=q.device)  # already part of the row
     columns = (down_q @ down_k.mT).masked_fill(itself, -torch.inf).transpose(-3, -2)
     weights = (torch.cat((q @ k.mT, columns), -1) * q.shape[-1] ** -0.5).softmax(-1)
     rows, columns = weights[..., : grid[1]], weights[..., grid[1] :]  # *b y x, x and *b y x, y
@@ -106,10 +106,10 @@ def linformer_attention(
     *,
     need_weights: bool = False,
 ) -> Output:
-    """Return attention to r mixtures of the keys, in which all tokens take part.
+    """Return attention to r linear combinations of all keys.
 
-    This takes (n + m) r (d + e) multiplications. The weights are those of the mixtures `[n, r]`,
-    and no token has one of its own. With the identity as projection this is full attention.
+    This takes (n + m) r (d + e) multiplications. The weights `[n, r]` are over these combinations,
+    not over tokens. With the identity as projection this is full attention.
 
     Example:
         >>> x = torch.tensor([[1.0], [3.0]])
@@ -138,10 +138,10 @@ def lsh_attention(
 ) -> Output:
     """Return attention of each token to the tokens of its hash bucket.
 
-    Keys are the queries, normalized to length 1. In each of r rounds tokens are sorted by bucket
-    and split into chunks of c; a token attends to the tokens of its bucket in its chunk and the
-    chunk before. The softmax runs over the union of all rounds. A token attends to itself only if
-    there is no other. This takes 2 r n c (d + e) multiplications and r n log n to sort.
+    Keys are the queries, normalized to length 1. In each of r rounds, tokens are sorted by bucket
+    and split into chunks of c; a token attends to the tokens of its bucket in its chunk and in the
+    previous one. The softmax runs over the union of all rounds. A token attends to itself only if
+    there is no other. This takes 2 r n c (d + e) multiplications, and r n log n steps of sorting.
 
     Args:
         queries: Shared queries and keys.
@@ -160,7 +160,7 @@ def lsh_attention(
     Source:
         Kitaev et al. 2020, arXiv:2001.04451, equations 2 to 6 and appendix A.
     """
-    if queries.ndim != 3:  # one axis of batches, whatever it holds
+    if queries.ndim != 3:  # flatten all batch axes into one
         output, weights = lsh_attention(
             *(part.reshape(-1, *part.shape[-2:]) for part in (queries, values, buckets)),
             chunk_size=chunk_size,
@@ -169,8 +169,8 @@ def lsh_attention(
         rows = None if weights is None else weights.reshape(*queries.shape[:-1], -1)
         return output.reshape(values.shape), rows
     keys = normalize(queries, dim=-1)
-    # Tokens of one bucket stand together after sorting, and are cut into chunks of one size, since
-    # buckets are not. A bucket may go on in the next chunk: each chunk sees the one before as well.
+    # After sorting, tokens of one bucket are adjacent. Buckets differ in size, chunks do not: a
+    # bucket may continue in the next chunk, so that each chunk also attends to the previous one.
     #
     #     token     0 1 2 3 4 5      order    1 4 | 0 3 | 2 5        chunks of 2
     #     bucket    1 0 2 1 0 2      keys   - - 1 4 | 1 4 0 3 | 0 3 2 5
@@ -187,16 +187,16 @@ def lsh_attention(
     rows = torch.unflatten(padded, -1, (-1, chunk_size))
     columns = torch.cat((pad(rows[:, :, :-1], (0, 0, 1, 0), value=-1), rows), -1)
     pairs = rows[..., None] == columns[..., None, :]
-    # b r chunks queries keys rounds: in how many rounds do they meet, and do they in this one?
+    # [b r chunks queries keys rounds]: whether they meet in each round, to count rounds below
     meets = _meet(
         _take(places, rows)[..., :, None, :, :], _take(places, columns)[..., None, :, :, :]
     )
     seen = meets.diagonal(dim1=1, dim2=-1).movedim(-1, 1) & (columns >= 0)[..., None, :]
-    seen = seen | (rows < 0)[..., None]  # padding sees anything, so that nothing is NaN
+    seen = seen | (rows < 0)[..., None]  # padding attends to anything, to avoid NaN
     with without_autocast(values.device):
         shared, wide = at_least_float32(queries), at_least_float32(values)
         scores = _take(shared, rows) @ _take(normalize(shared, dim=-1), columns).mT
-        # A pair that meets in several rounds counts once in all of them.
+        # A pair that meets in several rounds counts once in total.
         scores = scores * queries.shape[-1] ** -0.5 - meets.sum(-1).clamp(min=1).to(scores).log()
         scores = scores.masked_fill(pairs, _ITSELF).masked_fill(~seen, -torch.inf)
         outputs = scores.softmax(-1) @ _take(wide, columns)
@@ -216,7 +216,7 @@ def _meet(rows: Int[Tensor, "*#b r 2"], columns: Int[Tensor, "*#b r 2"]) -> Bool
 def _take(
     tokens: Shaped[Tensor, "b n *c"], index: Int[Tensor, "b r k l"]
 ) -> Shaped[Tensor, "b r k l *c"]:
-    """Return the tokens of some indices; anything for padding, -1."""
+    """Return the tokens at indices; for padding (-1), an arbitrary one."""
     first = torch.arange(len(index), device=index.device) * tokens.shape[1]
     flat = (index.clamp(min=0).flatten(1) + first[:, None]).flatten()
     return torch.unflatten(tokens.flatten(0, 1).index_select(0, flat), 0, index.shape)
@@ -231,11 +231,11 @@ def lsh_buckets(
 
     Args:
         vectors: Vectors.
-        rotations: Random numbers of a normal distribution, h directions in each round.
+        rotations: Normally distributed random numbers, for h directions in each round.
 
     Example:
         >>> x = torch.tensor([[1.0, 2.0], [2.0, 4.0], [-1.0, -2.0]])
-        >>> lsh_buckets(x, torch.ones(1, 2, 1))  # two of the same direction, one opposite
+        >>> lsh_buckets(x, torch.ones(1, 2, 1))  # two in the same direction, one opposite
         tensor([[0, 0, 1]])
 
     Source:

@@ -1,4 +1,4 @@
-"""Numerics that keep sums, means and pools exact, finite and fast."""
+"""Exact, finite and fast sums, means and pooling."""
 
 import math
 from contextlib import AbstractContextManager, nullcontext

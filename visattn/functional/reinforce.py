@@ -6,7 +6,7 @@ estimator unbiased:
 
 - The log-probability is taken of the sample as drawn, before any clamping.
 - Nothing is averaged over rollouts before a log-probability is multiplied by its own advantage.
-- An action that cannot influence the reward is left out.
+- An action that cannot influence the reward is omitted.
 - Rewards and baselines are constants, and a baseline does not depend on the action.
 """
 
@@ -71,7 +71,7 @@ def categorical_entropy(probabilities: Float[Tensor, "*n k"]) -> Float[Tensor, "
 def rewards_to_go(rewards: Float[Tensor, "*n t"]) -> Float[Tensor, "*n t"]:
     """Return the sum of the rewards of each step and of all later steps.
 
-    An action cannot change earlier rewards. Leaving them out keeps the gradient unbiased and lowers
+    An action cannot change earlier rewards: omitting them keeps the gradient unbiased and reduces
     its variance.
 
     Args:
@@ -86,7 +86,7 @@ def rewards_to_go(rewards: Float[Tensor, "*n t"]) -> Float[Tensor, "*n t"]:
 
 @torch.no_grad()
 def entropy_rewards(entropies: Float[Tensor, "*n t"], weight: float) -> Float[Tensor, "*n t"]:
-    """Return the weighted entropy of the policy at all later steps, as a reward of each action.
+    """Return the weighted entropy of the policy at all later steps, as a reward for each action.
 
     The entropy of a step depends on earlier actions. A loss with `-weight * entropies` alone has a
     biased gradient; with these rewards added to the others its gradient is exact.
@@ -124,11 +124,11 @@ def value_baseline_loss(
     rewards: Float[Tensor, "*n"],
     counted: Bool[Tensor, "*n"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the mean squared error of a learned baseline, which no reward takes a gradient from.
+    """Return the mean squared error of a learned baseline; rewards get no gradient.
 
     Args:
         values: Expected rewards, predicted from what was known before each action.
-        counted: Actions that count; None for all. Without any the loss is 0.
+        counted: Actions that count; None for all. The loss is 0 if there are none.
 
     Example:
         >>> value_baseline_loss(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
@@ -148,7 +148,7 @@ def reinforce_loss(
 ) -> Float[Tensor, ""]:
     """Return the REINFORCE loss, whose gradient is the negative gradient of the expected reward.
 
-    Only the gradient has a meaning, not the value of the loss.
+    Only its gradient is meaningful, not its value.
 
     Args:
         log_probs: Log-probabilities of the a actions of each rollout, in nats.

@@ -1,8 +1,8 @@
 """Affine sampling (spatial transformer): sampled features, corners and coverage of the crop.
 
 As in `torch.nn.functional.affine_grid`, theta `[[a, b, e], [c, d, f]]` maps output coordinates to
-input coordinates, both from -1 to 1 over the grid, x before y. `align_corners` says whether the
-ends are the centers of the outermost pixels (True) or their outer edges (False), for both alike.
+input coordinates, both from -1 to 1 over the grid, x before y. With `align_corners`, -1 and 1 are
+the centers of the outermost pixels, else their outer edges.
 """
 
 from typing import Literal
@@ -44,7 +44,7 @@ def affine_sample(
     """
     fine = torch.promote_types(x.dtype, torch.float32)
     a, b, e, c, d, f = theta.to(fine).flatten(1)[..., None, None].unbind(1)
-    down, across = _places((x.shape[2], x.shape[3]), align_corners, like=a)
+    down, across = _coordinates((x.shape[2], x.shape[3]), align_corners, like=a)
     grid = torch.stack((a * across + b * down + e, c * across + d * down + f), -1)
     output = grid_sample(x.to(fine), grid, padding_mode=padding_mode, align_corners=align_corners)
     return output.to(x.dtype)
@@ -56,8 +56,8 @@ def affine_corners(
     """Return the corners of the sampled region, in pixels of the input, x before y.
 
     They are the outer corners of the output: top left, top right, bottom right, bottom left. Pixel
-    centers lie at half integers, so that the input spans 0 to its width and height. Corners may lie
-    outside.
+    centers are at half integers, so that the input spans 0 to its width and height. Corners may be
+    outside of it.
 
     Args:
         align_corners: Whether -1 and 1 are the centers of the outermost pixels.
@@ -77,7 +77,7 @@ def affine_corners(
 def affine_coverage(
     theta: Float[Tensor, "b 2 3"], size: tuple[int, int], *, align_corners: bool = False
 ) -> Float[Tensor, "b y x"]:
-    """Return the fraction of each input pixel that lies in the sampled region.
+    """Return the fraction of each input pixel that is inside the sampled region.
 
     Pixels on the border of the region are exact if it is axis-aligned and approximate if it is
     rotated. A region without area covers nothing.
@@ -88,11 +88,11 @@ def affine_coverage(
         tensor([[[0.0000, 0.5000, 1.0000, 1.0000, 0.5000, 0.0000]]])
     """
     reach = [_reach(count, align_corners) for count in size]
-    down, across = _places(size, align_corners, like=theta)
+    down, across = _coordinates(size, align_corners, like=theta)
     a, b, e, c, d, f = theta.flatten(1)[..., None, None].unbind(1)
-    # Theta maps the output to the input. A pixel is inside if the inverse carries it to within
-    # `reach` of the output. The inverse of [[a, b], [c, d]] is [[d, -b], [-c, a]] / det; both sides
-    # are multiplied by det, so that a region without area divides nothing by 0.
+    # Theta maps the output to the input. A pixel is inside if the inverse maps it to within `reach`
+    # of the center. The inverse of [[a, b], [c, d]] is [[d, -b], [-c, a]] / det; both sides are
+    # multiplied by det, so that a region without area does not divide by 0.
     x = across - e
     y = down - f
     steps = tuple(2 * end / count for count, end in zip(size, reach, strict=True))
@@ -134,7 +134,7 @@ def _tents(count: int, cells: int, *, like: Float[Tensor, "*any"]) -> Float[Tens
     return tents / tents.sum(0).clamp_min(torch.finfo(tents.dtype).tiny)
 
 
-def _places(
+def _coordinates(
     size: tuple[int, int], align_corners: bool, *, like: Float[Tensor, "*any"]
 ) -> tuple[Float[Tensor, "y 1"], Float[Tensor, " x"]]:
     """Return the coordinates of rows and columns."""
@@ -144,24 +144,23 @@ def _places(
 
 def _reach(count: int, align_corners: bool) -> float:
     """Return the coordinate of the outer edge of an axis."""
-    # With aligned corners -1 and 1 are the centers of the outer pixels: the edge is half a pixel
-    # on.
+    # with aligned corners, -1 and 1 are the centers of the outer pixels, half a pixel from the edge
     return count / (count - 1) if align_corners and count > 1 else 1.0
 
 
 def _overlap(
-    place: Float[Tensor, "b y x"], reach: Float[Tensor, "b 1 1"], pixel: Float[Tensor, "b 1 1"]
+    center: Float[Tensor, "b y x"], reach: Float[Tensor, "b 1 1"], pixel: Float[Tensor, "b 1 1"]
 ) -> Float[Tensor, "b y x"]:
-    """Return the fraction of a pixel around `place` between minus and plus `reach`."""
+    """Return the fraction of a pixel around `center` between minus and plus `reach`."""
     pixel = pixel.clamp_min(torch.finfo(pixel.dtype).tiny)
-    # In units of a pixel: how much of middle ± 1/2 lies in ± edge.
-    middle = place / pixel
+    # in units of a pixel: the part of middle ± 1/2 within ± edge
+    middle = center / pixel
     edge = reach / pixel
     shared = torch.minimum(middle + 0.5, edge) - torch.maximum(middle - 0.5, -edge)
     return shared.clamp(0, 1)
 
 
 def _transformed(
-    places: Float[Tensor, "n 2"], pose: Float[Tensor, "b 2 3"]
+    points: Float[Tensor, "n 2"], theta: Float[Tensor, "b 2 3"]
 ) -> Float[Tensor, "b n 2"]:
-    return places @ pose[:, :, :2].mT + pose[:, None, :, 2]
+    return points @ theta[:, :, :2].mT + theta[:, None, :, 2]

@@ -42,17 +42,17 @@ class ModelSummary:
 
     def __str__(self) -> str:
         """Return a table."""
-        rows = [*self.rows, SiteCost("in all", "", self.num_parameters, self.macs)]
+        rows = [*self.rows, SiteCost("total", "", self.num_parameters, self.macs)]
         head = f"{'site':<28}  {'blocks':<12}  {'parameters':>13}  {'MACs per image':>16}"
         cells = [(r.site, r.blocks, r.num_parameters, r.macs) for r in rows]
         return "\n".join([head, *(f"{s:<28}  {b:<12}  {p:>13,}  {m:>16,}" for s, b, p, m in cells)])
 
 
 def summary(model: nn.Module, example: Example | None = None) -> ModelSummary:
-    """Return parameters and MACs of a model, per block and in total; any device, also `meta`.
+    """Return parameters and MACs of a model, per block and in total; on any device, even `meta`.
 
-    MACs are half the FLOPs of `torch.utils.flop_counter`: those of convolutions, linear layers and
-    attention. Gates, norms, activations and pools are not counted.
+    MACs are half the FLOPs of `torch.utils.flop_counter`, which counts convolutions, linear layers
+    and attention, but not gates, norms, activations and pooling.
 
     Args:
         model: Model with or without blocks, inserted or its own; or a single block.
@@ -67,7 +67,7 @@ def summary(model: nn.Module, example: Example | None = None) -> ModelSummary:
         site                          blocks           parameters    MACs per image
         (the rest)                                            216             3,240
         0                             se                       43                32
-        in all                                                259             3,272
+        total                                                 259             3,272
     """
     example = default_example(model) if example is None else example
     blocks: dict[str, tuple[str, nn.Module]] = {}

@@ -1,4 +1,4 @@
-"""Attention blocks inserted into a network, removed from it, and trained alone."""
+"""Insert attention blocks into a network, remove them, and train only them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -34,7 +34,7 @@ class Insertion:
     Args:
         blocks: Names of the inserted blocks, in their order at each site.
         num_parameters: Number of added parameters, including identity scales.
-        num_identity_scales: Number of identity scales, which no paper has.
+        num_identity_scales: Number of identity scales, which are not part of the papers.
     """
 
     blocks: tuple[str, ...]
@@ -62,9 +62,9 @@ def insert(
 ) -> Insertion:
     """Insert attention blocks after modules of a model, in place.
 
-    A `WithBlock` takes the place of each of these modules; checkpoints of the model still load. The
+    Each of these modules is replaced by a `WithBlock`; checkpoints of the model still load. The
     model runs twice on the example in evaluation mode: to find the sites, and to check that every
-    block runs. Insert before wrapping a model for several processes.
+    block runs. Insert blocks before wrapping the model in `DistributedDataParallel`.
 
     Args:
         model: Any model, from torchvision, timm or your own.
@@ -75,7 +75,7 @@ def insert(
             pattern of module names in which `*` matches one component and `**` any number, a list
             of module names, or a predicate of name and module.
         example: Example input: a tensor, or a tuple or list of all arguments. By default a blank
-            image of the size that models of timm, torchvision and visattn tell.
+            image, for models of timm, torchvision and visattn, whose input size is known.
         init: `identity`: x + scale (block(x) - x) with a scale of zero, so that the output of the
             model does not change; a block that starts as the identity gets no scale (`stn` then
             differs by rounding, 1e-7). `paper`: the block as published.
@@ -84,7 +84,7 @@ def insert(
         options: Arguments of the blocks, such as `reduction`.
 
     Raises:
-        ValueError: If there is no such site, block or argument, or a site cannot hold a block.
+        ValueError: If there is no such site, block or argument, or no block can be inserted there.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 5, 1))
@@ -97,8 +97,8 @@ def insert(
         True
     """
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
-        # Its processes would not exchange the gradients of the blocks.
-        raise ValueError("insert into the module of DistributedDataParallel, then wrap it")
+        # It would not synchronize the gradients of the blocks.
+        raise ValueError("insert blocks before wrapping the model in DistributedDataParallel")
     if example is None:
         example = default_example(model)
     specs = [block] if isinstance(block, str) or callable(block) else block
@@ -140,8 +140,8 @@ def _build(
     """Return new blocks for a site.
 
     With `identity`, a block that changes features at initialization gets an identity scale. A block
-    that starts as the identity by a zero weight of its own gets none, since no gradient would pass
-    two zeros.
+    that starts as the identity by its own zero weight gets none, since two zero factors would block
+    the gradient.
     """
     blocks: dict[str, nn.Module] = {}
     scaled: list[str] = []
@@ -165,7 +165,7 @@ def _build(
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put a module in the place of another one, wherever the model holds it."""
+    """Replace a module by another one, wherever it occurs in the model."""
     for parent in list(model.modules()):
         children = cast("dict[str, nn.Module | None]", vars(parent)["_modules"])
         for name in [name for name, child in children.items() if child is old]:
@@ -185,14 +185,17 @@ def _check_run(model: nn.Module, inserted: Mapping[Site, WithBlock], example: Ex
         run_model(model, example)
     for site, host in inserted.items():
         if host not in ran:
-            raise ValueError(f"{site.name} is run, but not by its name: no block can follow it")
+            raise ValueError(
+                f"no block can be inserted after {site.name}: the model calls it through another "
+                "reference, such as a list"
+            )
 
 
 def remove(model: nn.Module) -> list[str]:
     """Remove all inserted blocks from a model, and return their sites.
 
-    This restores the model: modules, names, hooks, order and modes, and parameters that
-    `freeze=True` froze.
+    This restores the modules, names, hooks, order and modes of the model, and unfreezes the
+    parameters that `freeze=True` froze.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3))
@@ -218,17 +221,17 @@ _FROZEN = "visattn_frozen"
 
 
 def freeze_except_blocks(model: nn.Module, trainable: Sequence[str] = ()) -> list[str]:
-    """Freeze a network with inserted blocks, except for these; return the trainable parameters.
+    """Freeze a network except for its inserted blocks; return the names of trainable parameters.
 
     Training then changes nothing outside of the blocks and of `trainable`, so that the network
-    without its blocks remains the pretrained one. Parameters get `requires_grad=False`. Modules
-    with statistics of their own, batch norms above all, stay in evaluation mode during
-    `model.train()`. `remove` reverses this.
+    without its blocks remains the pretrained one. Parameters get `requires_grad=False`; modules
+    with running statistics, such as batch norms, stay in evaluation mode during `model.train()`.
+    `remove` reverses this.
 
     Args:
         model: The network, after `insert`.
-        trainable: Names of further modules or parameters that are trained, such as the classifier
-            `fc`; `*` matches any characters.
+        trainable: Names of further modules or parameters to train, such as the classifier `fc`; `*`
+            matches any characters.
 
     Raises:
         ValueError: If a name matches nothing.
@@ -255,12 +258,12 @@ def freeze_except_blocks(model: nn.Module, trainable: Sequence[str] = ()) -> lis
         frozen = [n for n, p in own.items() if p.requires_grad and id(p) not in kept]
         for name in frozen:
             own[name].requires_grad = False
-            own[name].grad = None  # an optimizer would still apply a gradient from before
-        if frozen:  # names, so that a copy of the model can be unfrozen, too
+            own[name].grad = None  # an optimizer would still apply an earlier gradient
+        if frozen:  # by name, so that a copy of the model can be unfrozen, too
             vars(module)[_FROZEN] = frozen
         statistics = {id(buffer) for buffer in _statistics(module)}
         if not statistics <= kept:
-            # First of all hooks, since that of `spectral_norm` updates its vectors in training.
+            # before other hooks, since that of `spectral_norm` updates its vectors in training mode
             module.register_forward_pre_hook(_stay_in_eval, prepend=True)
     return [name for name, tensor in trained.items() if tensor.requires_grad]
 
@@ -293,7 +296,7 @@ def trained_tensors(model: nn.Module, trainable: Sequence[str] = ()) -> dict[str
 
 
 def check_all_saved(model: nn.Module, trainable: Sequence[str]) -> None:
-    """Raise if something else was trained in a network that `freeze_except_blocks` froze.
+    """Check that nothing else was trained in a network that `freeze_except_blocks` froze.
 
     Raises:
         ValueError: If parameters outside of the blocks and of `trainable` are not frozen.
@@ -304,8 +307,8 @@ def check_all_saved(model: nn.Module, trainable: Sequence[str]) -> None:
     missing = sorted(set(trained) - set(trained_tensors(model, trainable)))
     if missing:
         raise ValueError(
-            f"{', '.join(missing[:3])} would be missing in the file: pass the names that insert "
-            f"got, such as trainable={[missing[0].rpartition('.')[0] or missing[0]]!r}"
+            f"{', '.join(missing[:3])} would be missing from the file; pass the same names as to "
+            f"insert, such as trainable={[missing[0].rpartition('.')[0] or missing[0]]!r}"
         )
 
 
@@ -315,18 +318,18 @@ def _state(model: nn.Module) -> Mapping[str, Tensor]:
 
 
 def _statistics(module: nn.Module) -> list[Tensor]:
-    """Return what a layer keeps beside its weights and changes in training, as norms do."""
+    """Return the buffers that a layer updates in training, such as running statistics."""
     is_layer = not any(True for _ in module.children())
     return [b for b in module.buffers(recurse=False) if is_layer and b.is_floating_point()]
 
 
 def _stay_in_eval(module: nn.Module, _: object) -> None:
-    """Forward pre-hook of frozen norms; a function of the module, so that it can be copied."""
+    """Forward pre-hook of frozen norms; not a closure, so that the module can be copied."""
     module.training = False
 
 
 def _unfreeze(model: nn.Module) -> None:
-    """Reverse `freeze_except_blocks`; nothing happens to a model that was not frozen by it."""
+    """Reverse `freeze_except_blocks`; other models are left unchanged."""
     for module in model.modules():
         for name in vars(module).pop(_FROZEN, ()):
             module.get_parameter(name).requires_grad_()

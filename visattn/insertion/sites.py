@@ -1,4 +1,4 @@
-"""Sites: the modules of a network after which a block can stand, found by one run on an example."""
+"""Sites: the modules after which a block can be inserted, found in one run on an example."""
 
 import math
 import re
@@ -45,11 +45,11 @@ def find_sites(model: nn.Module, position: Position, example: Example) -> list[S
     """Return the selected sites of a model in the order in which they run.
 
     Args:
-        position: As for `visattn.insert`. Of the modules that a pattern or a function matches,
-            those that cannot hold a block are skipped.
+        position: As for `visattn.insert`. Modules that match a pattern or a predicate but that no
+            block can follow are skipped.
 
     Raises:
-        ValueError: If there is no such site, or a named one cannot hold a block.
+        ValueError: If there is no such site, or no block can follow a named module.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten())
@@ -85,8 +85,8 @@ def _select_names(
     for pattern in patterns:
         if pattern == "residual":
             found = branches
-        elif pattern == "stage_end":  # the stem is no stage: BAM stands after stages of units
-            # Also inside of another model, as in TimmClassifier.
+        elif pattern == "stage_end":  # without the stem: BAM is inserted after stages only
+            # the model of timm may be inside of another one, such as TimmClassifier
             owners = [each for each in modules.items() if hasattr(each[1], "feature_info")]
             within, timm_model = owners[0] if owners else ("", model)
             stages = cast("Any", getattr(timm_model, "feature_info", ()))
@@ -101,10 +101,10 @@ def _select_names(
             known = [each for each in ("residual", "stage_end", *modules) if each != pattern]
             hint = did_you_mean(pattern, known, otherwise="")
             raise ValueError(
-                f"{type(model).__name__} has no module for {pattern!r}: position is 'residual' (of "
-                "networks that add residual branches), 'stage_end' (of timm's, by their "
-                "feature_info), a function of name and module, or names of modules, also by "
-                "pattern, such as 'layer?' or 'layer[34].*.bn2'; here they begin with "
+                f"{type(model).__name__} has no module for {pattern!r}; position must be "
+                "'residual' (residual networks), 'stage_end' (models of timm), a predicate of "
+                "name and module, or names or patterns of modules, such as 'layer?' or "
+                "'layer[34].*.bn2'; the top-level modules are "
                 f"{', '.join(name for name, _ in model.named_children())}. {hint}"
             )
         names.update(found)
@@ -114,7 +114,7 @@ def _select_names(
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a name has a pattern: `*` within a component, `**` across, `?`, `[...]`.
+    """Return whether a name matches a pattern: `*` within a component, `**` across, `?`, `[...]`.
 
     Example:
         >>> [matches(name, "layer[34].*.bn?") for name in ("layer3.0.bn2", "layer3.0.a.bn2")]
@@ -131,10 +131,10 @@ _Call = tuple[tuple[int, ...], bool | None]
 
 
 def _make_site(name: str, host: nn.Module, calls: Sequence[_Call]) -> Site | str:
-    """Return the site after a module, or why it cannot hold a block."""
+    """Return the site after a module, or why no block can be inserted there."""
     said = f"no block can be inserted after {name}: it"
     if isinstance(host, WithBlock):
-        return f"{said} has {' and '.join(host.visattn.names)}; remove(model) removes it"
+        return f"{said} already has {' and '.join(host.visattn.names)}; call remove(model) first"
     if not calls:
         return f"{said} does not run"
     shape, last = calls[0]
@@ -142,34 +142,36 @@ def _make_site(name: str, host: nn.Module, calls: Sequence[_Call]) -> Site | str
         returned = list(shape) or "no tensor"
         return f"{said} returns {returned}, not features [batch, channels, height, width]"
     if last is None:
-        return f"{said} returns {list(shape)}, whose channels are ambiguous: pass another example"
+        return f"{said} returns {list(shape)}, whose channels are ambiguous; pass another example"
     widths = {shape[3 if last else 1] for shape, _ in calls}
     if len(widths) > 1:
-        return f"{said} runs with {sorted(widths)} channels"
+        return f"{said} runs with different numbers of channels, {sorted(widths)}"
     height, width = shape[1:3] if last else shape[2:]
     return Site(name, widths.pop(), (height, width), last)
 
 
 def default_example(model: nn.Module) -> Tensor:
-    """Return a blank input of a model that tells its size: of timm, visattn or torchvision.
+    """Return a blank input for a model of timm, visattn or torchvision.
 
     Raises:
-        ValueError: If the model does not tell it.
+        ValueError: If the input size of the model is unknown.
     """
-    told = cast("Any", model)
-    if config := getattr(told, "pretrained_cfg", None):
+    known = cast("Any", model)
+    if config := getattr(known, "pretrained_cfg", None):
         size = config["input_size"]
-    elif hasattr(told, "img_size"):
-        size = (len(told.mean), *told.img_size)
+    elif hasattr(known, "img_size"):
+        size = (len(known.mean), *known.img_size)
     elif type(model).__module__.startswith("torchvision.models"):
         size = (3, 224, 224)
     else:
-        raise ValueError("the input is not known: pass example=torch.zeros(1, 3, 224, 224) or so")
+        raise ValueError(
+            "the input size is unknown; pass an input, such as example=torch.zeros(1, 3, 224, 224)"
+        )
     return next(model.parameters()).new_zeros(1, *size)
 
 
 def run_model(model: nn.Module, example: Example) -> Any:
-    """Call a model with an example; a list of images [3, y, x] is one argument, as of detectors."""
+    """Call a model with an example; a list of images [3, y, x] is one argument (detectors)."""
     images = isinstance(example, list) and all(getattr(x, "ndim", 0) == 3 for x in example)
     return model(example) if isinstance(example, Tensor) or images else model(*example)
 
@@ -179,7 +181,7 @@ def modes_restored(model: nn.Module) -> Generator[None]:
     """Put a model into evaluation mode; restore the mode of each of its modules afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
-        if any(mode for _, mode in modes):  # to set an attribute of each module takes long
+        if any(mode for _, mode in modes):  # setting an attribute of every module is slow
             model.eval()
         yield
     finally:
@@ -209,7 +211,7 @@ _PASS_ON = frozenset(
     {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "permute", "movedim"}
     | {"transpose", "contiguous", "to", "clone", "dropout"}
 )
-# Whether features are channels-last after a function; None if their shape must tell it.
+# Whether features are channels-last after a function; None if only their shape can tell.
 _LAYOUTS: dict[str, bool | None] = {
     **dict.fromkeys(("conv2d", "conv_transpose2d", "batch_norm", "group_norm"), False),
     "linear": True,
@@ -220,14 +222,14 @@ _LAYOUTS: dict[str, bool | None] = {
 class _SiteRun(TorchFunctionMode):
     """One run of a model: what its modules return, and which of them end a residual branch.
 
-    What ends a residual branch is not its name but its shape in the run: x + f(x), where one
-    summand was computed by more operations than the other. The longer one is the branch, and a
-    block stands after the module that returned it:
+    Residual branches are found by computation, not by name: in x + f(x), one summand was computed
+    by more operations than the other. This one is the branch, and a block is inserted after the
+    module that returned it:
 
         x --+--> conv1 -> bn1 -> relu -> conv2 -> bn2 -[block]-> + -> relu
             '----------------------------------------------------^
 
-    Sums of equal depth are fusions (of two inputs, of a pyramid), which end no branch.
+    Sums of equal depth are fusions (of two inputs, in a pyramid), not residual connections.
     """
 
     def __init__(self, example: Example) -> None:
@@ -242,15 +244,15 @@ class _SiteRun(TorchFunctionMode):
         self._image = next((x.shape[2:] for x in tensors if x.ndim == 4), None)
 
     def leave(self, name: str, module: nn.Module, inputs: object, output: object) -> None:
-        """Note what a module returns: its forward hook."""
+        """Forward hook: record what a module returns."""
         calls = self.outputs.setdefault(name, [])
         if not isinstance(output, Tensor) or not output.is_floating_point():
             calls.append(((), None))
             return
-        # What no traced function returned, such as foreign code, begins a line of its own.
+        # Tensors that no traced function returned, such as those of custom kernels, start anew.
         depths = [origin.depth for _, origin in self._tracked(inputs)]
         origin = self._origins.get(output, _Origin(1 + max(depths, default=-1)))
-        # A leaf whose output still counts as that of another module has only passed it on.
+        # A leaf module whose output still counts as that of another module only passed it on.
         if origin.modules and not any(True for _ in module.children()):
             self._passing_on.add(name)
         last = origin.channels_last
@@ -260,7 +262,7 @@ class _SiteRun(TorchFunctionMode):
         self._origins[output] = replace(origin, modules=(*origin.modules, name))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a torch function and note the origin of its results."""
+        """Call a torch function and record the origin of its results."""
         tracked = self._tracked((args, kwargs))
         result = func(*args, **(kwargs or {}))
         if tracked:

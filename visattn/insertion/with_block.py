@@ -1,4 +1,4 @@
-"""A module followed by inserted blocks, in the place of that module."""
+"""A module followed by inserted blocks, which replaces that module."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 
 class InsertedBlock(nn.Module):
-    """Blocks in a row, each with or without an identity scale that starts at zero.
+    """A sequence of blocks, each with or without an identity scale that starts at zero.
 
-    With one, a block computes x + scale (block(x) - x), which is x at initialization, to the bit.
+    With a scale, a block computes x + scale (block(x) - x), which is exactly x at initialization.
 
     Args:
         blocks: The blocks by name.
@@ -53,14 +53,14 @@ class InsertedBlock(nn.Module):
 
 
 class WithBlock(nn.Module):
-    """A host and the blocks after it, in the place of the host.
+    """A host module and the blocks after it, which replaces the host.
 
         model.layer1[0]:  conv2 -> WithBlock(bn2, cbam) -> + ->
                                    '-> host -> visattn -'
 
-    State dicts have the keys of the network without blocks: those of the host stay (`bn2.weight`),
-    those of the blocks stand beside them (`bn2.visattn.cbam.conv.weight`). Attributes, items and
-    children of the host can be reached as before (`bn2.num_features`, `layer1[0]`).
+    State dicts keep the keys of the network without blocks (`bn2.weight`) and add those of the
+    blocks (`bn2.visattn.cbam.conv.weight`). Attributes, items and children of the host remain
+    accessible (`bn2.num_features`, `layer1[0]`).
     """
 
     def __init__(self, host: nn.Module, blocks: InsertedBlock) -> None:
@@ -74,11 +74,11 @@ class WithBlock(nn.Module):
         return self.visattn(self.host(*args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:
-        """Look up in the host what this module lacks."""
+        """Look up missing attributes in the host."""
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name in ("host", "visattn"):  # of a copy that is not complete yet
+            if name in ("host", "visattn"):  # in a copy that is not complete yet
                 raise
             return getattr(self.host, name)
 
@@ -89,7 +89,7 @@ class WithBlock(nn.Module):
     def __iter__(self) -> Iterator[nn.Module]:
         """Yield the children of a host such as `Sequential`, and then the blocks.
 
-        Code that runs children one by one, as gradient checkpointing does, thus runs the blocks.
+        Code that runs children one by one, such as gradient checkpointing, thus runs the blocks.
         """
         yield from cast("Any", self.host)
         yield self.visattn
@@ -105,12 +105,12 @@ class WithBlock(nn.Module):
 
 def _without_host(_: nn.Module, state: dict[str, Any], prefix: str, __: object) -> None:
     """State-dict hook: give the weights of the host the keys that they have without blocks."""
-    for key in [key for key in state if key.startswith(prefix)]:  # all anew, in their order
+    for key in [key for key in state if key.startswith(prefix)]:  # reinserted to keep the order
         state[prefix + key.removeprefix(prefix).removeprefix("host.")] = state.pop(key)
 
 
 def plain_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of a model by the names that they have without inserted blocks.
+    """Return the modules of a model, by the names that they have without inserted blocks.
 
     A host with blocks is represented by the `WithBlock` around it.
     """

@@ -1,11 +1,11 @@
-"""One attention computation of a model: what it got, what it gave, and its weights on request.
+"""One attention computation of a model: its inputs, its output, and its weights on request.
 
     scores  = scale * queries @ keys.mT + bias      [g h n m], -inf where the mask is False
     weights = softmax(scores)                       [g h n m]
     output  = weights @ values                      [g h n e]
 
-Fused kernels never hold the weights. They are computed once more from queries and keys, only the
-rows that are asked for, and proved: times the values they must be the output of the model.
+Fused kernels never materialize the weights. The requested rows are recomputed from queries and
+keys, and verified: weights times values must equal the output of the model.
 """
 
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ Rows = slice | list[int]
 Inputs = tuple[Tensor | None, Tensor | None, Tensor]
 ALL = slice(None)
 IDENTITY = torch.ones(())
-"""Instead of weights: each query reads the value of its own token alone, without any product."""
+"""In place of weights: each query reads only the value of its own token, without a product."""
 _UNSUPPORTED_AXES = "its weights do not have the axes [batch, heads, queries, keys]"
 
 
 class AttentionCall:
-    """One attention computation; the ways in which models compute it are the classes below.
+    """One attention computation; the subclasses are the ways in which models compute it.
 
     Attributes:
         site: Qualified name of the module that computes it.
@@ -69,16 +69,16 @@ class AttentionCall:
 
     @cached_property
     def result(self) -> Any:
-        """What the model's own function returns; it runs when this is first asked for."""
+        """What the model's own function returns; it runs on first access."""
         return None
 
     def result_of(self, weights: Float[Tensor, "..."]) -> Any:
-        """Return what the model's own function returns with other weights, or `IDENTITY`."""
+        """Return what the model's own function would return with other weights, or `IDENTITY`."""
         raise NotImplementedError
 
     @property
     def output(self) -> Tensor | None:
-        """Output `[g h n e]`, or `[g n c]` after a projection; None with weights of the model."""
+        """Output `[g h n e]`, or `[g n c]` after a projection; None for weights of the model."""
         return None
 
     @property
@@ -87,7 +87,7 @@ class AttentionCall:
         raise NotImplementedError
 
     def project(self, heads: Float[Tensor, "g h r e"]) -> Tensor:
-        """Return weighted values as the output holds them."""
+        """Return weighted values in the form of `output`."""
         return heads
 
     def weighted(self, weights: Float[Tensor, "..."]) -> Float[Tensor, "g h n e"]:
@@ -110,18 +110,18 @@ class AttentionCall:
         return dot_product_attention_weights(q, k, mask=mask, bias=bias, scale=self.scale)
 
     def proved_weights(self, heads: Rows = ALL, queries: Rows = ALL) -> tuple[Tensor, float]:
-        """Return rows of weights, and by how much they miss the output (see `deviation`).
+        """Return rows of weights, and their `deviation` from the output.
 
         Raises:
-            ValueError: If that is more than rounding.
+            ValueError: If it is larger than rounding error.
         """
         weights = self.weights(heads, queries)
         deviation = self.deviation(weights, heads, queries)
-        much = deviation > row_tolerance(weights)  # the largest score takes longer
+        much = deviation > row_tolerance(weights)  # before the largest score, which is slow
         if much and deviation > (limit := row_tolerance(weights, self.largest_score(queries))):
             raise ValueError(
                 f"the recorded weights of {self.name} times its values must equal its output, "
-                f"but they differ by {deviation:.1e}, more than rounding explains ({limit:.1e})"
+                f"but they differ by {deviation:.1e}, more than rounding error ({limit:.1e})"
                 "; please report this model"
             )
         return weights, deviation
@@ -129,8 +129,8 @@ class AttentionCall:
     def deviation(self, weights: Float[Tensor, "g h r m"], heads: Rows, queries: Rows) -> float:
         """Return the largest difference between weights times values and the actual output.
 
-        It is relative to the largest value if that is above 1. It is NaN where they cannot be
-        compared: with weights of the model itself, with dropout, or with some of the heads that a
+        It is relative to the largest value if that is above 1, and NaN if they cannot be compared:
+        for weights that the model computed itself, with dropout, or for a selection of heads that a
         projection mixes.
         """
         output = self.output
@@ -166,8 +166,8 @@ class FusedCall(AttentionCall):
         self.shape = (query.shape[0], heads, query.shape[-2], key.shape[-2])
         mask = given.get("attn_mask")
         if mask is not None and mask.dtype != torch.bool:
-            self.bias = mask  # a mask of numbers is added to the scores
-        elif given.get("is_causal"):  # torch refuses it beside a mask
+            self.bias = mask  # a float mask is added to the scores
+        elif given.get("is_causal"):  # torch does not allow it together with a mask
             self.mask = query.new_ones(self.shape[2:], dtype=torch.bool).tril()
         else:
             self.mask = mask
@@ -251,7 +251,7 @@ class MultiheadCall(AttentionCall):
 
     @cached_property
     def inputs(self) -> Inputs:
-        """Queries, keys and values, projected once more."""
+        """Queries, keys and values, projected again."""
         given = self._given
         if given["in_proj_weight"] is None:
             weights = [given[f"{name}_proj_weight"] for name in "qkv"]
@@ -270,7 +270,7 @@ class MultiheadCall(AttentionCall):
         return F.linear(heads.transpose(1, 2).flatten(2), weight, bias)
 
     def result_of(self, weights: Float[Tensor, "..."]) -> tuple[Tensor, Any]:
-        """Return the output with other weights, and what else the layer returned."""
+        """Return the output with other weights, and the second value that the layer returned."""
         output = self.project(self.weighted(weights))
         return (output if self._batch_first else output.transpose(0, 1)), self.result[1]
 
@@ -309,14 +309,14 @@ def _by_name(of: Signature, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 class ProductCall(AttentionCall):
-    """The product of values and weights that the model computed itself, by a softmax.
+    """The product of values and weights, which the model computed itself with a softmax.
 
     Args:
         func: The matrix product.
         args: Weights and values; or values and weights, both transposed.
         used: The operand that holds the weights.
         softmax: The softmax that it was computed from.
-        projected: Whether linear layers lie between, which may mix heads.
+        projected: Whether linear layers, which may mix heads, were applied in between.
     """
 
     def __init__(
@@ -350,7 +350,7 @@ class ProductCall(AttentionCall):
         return self._func(*self._args)
 
     def result_of(self, weights: Float[Tensor, "..."]) -> Tensor:
-        """Return the product with other weights; with its own where it mixed heads."""
+        """Return the product with other weights; with its own if it mixed heads."""
         if self.heads_mixed:
             return self.result
         used, axis = self.traced
@@ -368,7 +368,7 @@ class ProductCall(AttentionCall):
 
 
 def _without_sinks(softmax: Tensor, rows: Tensor) -> bool:
-    """Whether rows are those of a softmax without its last columns, as of GPT-OSS."""
+    """Whether rows are a softmax without its last columns (attention sinks), as in GPT-OSS."""
     cut = softmax[..., : rows.shape[-1]]
     return cut.shape == rows.shape != softmax.shape and torch.equal(cut.to(rows), rows)
 
@@ -381,7 +381,8 @@ def _select(tensor: Tensor, heads: Rows, queries: Rows) -> Tensor:
 def row_tolerance(weights: Tensor, score: float = 0.0) -> float:
     """Return by how much weights times values may differ from the output of the layer.
 
-    A score is rounded in proportion to its size, and its weight changes by as much.
+    The rounding error of a score is proportional to its size, and is the relative error of the
+    weight.
     """
     rounding = torch.finfo(torch.float32).eps
     if weights.dtype not in (torch.float32, torch.float64):
@@ -398,7 +399,7 @@ def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
         >>> sums_to_one(torch.tensor([[0.25, 0.75], [0.0, 0.0]])), sums_to_one(torch.ones(2, 2))
         (True, False)
     """
-    # Unseen by modes that look for what the model itself detaches.
+    # hidden from modes that look for what the model itself detaches
     with torch._C.DisableTorchFunction():  # noqa: SLF001
         wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
     sums = wide.sum(-1)

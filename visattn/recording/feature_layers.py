@@ -1,4 +1,4 @@
-"""Feature layers: any module of a model, with layout and grid of its output on the image."""
+"""Feature layers: any module of a model, with the layout and the grid of its output."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -32,12 +32,12 @@ def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
 
     Args:
         layer: Index into `info.feature_layers` (-1 is the last), a module, its qualified name, or
-            a feature layer, which is returned as it is.
-            For a module that is called several times the last call counts, or the one that the
-            name selects: `layer4.2.relu#2` is the second call of `layer4.2.relu`.
+            a feature layer, which is returned unchanged.
+            If a module is called several times, the last call counts, unless the name selects one:
+            `layer4.2.relu#2` is the second call of `layer4.2.relu`.
 
     Raises:
-        ValueError: If there is no such module or call, or its output does not lie on the image.
+        ValueError: If there is no such module or call, or its output has no positions on the image.
 
     Example:
         >>> from visattn.recording.subject import analyze_model
@@ -76,13 +76,13 @@ def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
         )
     found = calls[(call or 0) - 1] if calls else None
     if found is None:
-        measured = "small changes of its pixels show that they have none"
+        measured = "small changes of pixels show that they have none"
         why = subject.probe.cut or (measured if calls else "it does not run")
         raise ValueError(
-            f"the cells or tokens of the output of {title} must have a position on the image, or "
+            f"the cells or tokens in the output of {title} must have positions on the image, or "
             f"its map would be wrong; {why}; {hint}"
         )
-    if subject.info.resizes_images:  # it lies on their canvas, as all levels of a pyramid
+    if subject.info.resizes_images:  # its cells cover the detector's canvas, without a margin
         return found if found.levels else replace(found, call=call)
     call = call or (len(calls) if len(calls) > 1 else None)
     return replace(found, call=call, margin=subject.margin(found.grid))
@@ -110,7 +110,7 @@ def find_module_name(model: nn.Module, module: nn.Module) -> str:
 
 def _unknown_layer_error(subject: Subject, layer: int | str) -> str:
     sites = [layer.site for layer in subject.info.feature_layers]
-    hint = f"the {len(sites)} numbered ones are {', '.join(sites) or 'none'}"
+    hint = f"the {len(sites)} layers with an index are {', '.join(sites) or 'none'}"
     if isinstance(layer, str):
         names = [name for name, _ in subject.model.named_modules() if name]
         hint = did_you_mean(layer.partition("#")[0], names)
@@ -140,7 +140,7 @@ def _pyramid(subject: Subject, site: str) -> FeatureLayer | None:
         return None
     maps = torch.cat(outputs)
     grid = maps.shape[2], maps.shape[3]
-    # What is padded on the canvas changes with the mean of a map alone.
+    # without the padding of the canvas, which changes only with the mean of a map
     canvas = internal_geometry(subject.model, size)
     [(right, bottom)] = canvas.to_input(torch.tensor([[size[1], size[0]]]).double()).tolist()
     rows = round(bottom / canvas.input_size[0] * grid[0])
@@ -154,10 +154,10 @@ def bottleneck_layer(subject: Subject) -> FeatureLayer:
     """Return the layer that class activation maps of a dense model use by default.
 
     It is the last layer on the coarsest grid in the part of the model that reaches this grid first,
-    such as the encoder; for torchvision's detectors all levels of the feature pyramid.
+    such as the encoder; for torchvision's detectors, all levels of the feature pyramid.
 
     Raises:
-        ValueError: If there is none; then a layer must be named.
+        ValueError: If there is none; pass a layer to the method instead.
 
     Example:
         >>> from visattn.recording.subject import describe_model
@@ -173,7 +173,7 @@ def _find_bottleneck(subject: Subject) -> FeatureLayer:
     name = subject.info.name
     if subject.info.resizes_images:
         if not hasattr(subject.model, "backbone"):
-            raise ValueError(f"{name} has no module backbone; name a layer by layers=")
+            raise ValueError(f"{name} has no module backbone; select a layer with layers=")
         return resolve_feature_layer(subject, "backbone")
     with frozen(subject.model), probing():
         trace = subject.tracer().run(subject.probe_image())
@@ -206,10 +206,10 @@ def _num_cells(output: LayerOutput) -> int:
 
 
 def _is_candidate(output: LayerOutput) -> bool:
-    """Whether an output is a map or normalized tokens, and on the way from image to scores."""
+    """Whether an output is a feature map or normalized tokens on the main path of the model."""
     module, shape = output.module, output.tensor.shape
     if len(shape) == 3:
         return isinstance(module, nn.LayerNorm) and output.layer is not None
-    # depthwise convolutions are beside the residual stream
+    # depthwise convolutions are inside residual branches
     depthwise = isinstance(module, nn.Conv2d) and 1 < module.groups == module.in_channels
     return len(shape) == 4 and min(shape[2:]) > 1 and not depthwise

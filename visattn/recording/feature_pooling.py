@@ -1,4 +1,4 @@
-"""The last layer whose output lies on the image before a model pools it: the default of CAMs.
+"""The last layer with positions on the image before a model pools them: the default of CAMs.
 
 image -> stem -> ... -> last -> pool -> head -> scores       everything passes through `last`
 image -> ... -> block -+-> norm -> attention -+-> head       class token: all patches reach it
@@ -29,26 +29,26 @@ from visattn.recording.score_trace import (
     measured_reading,
 )
 
-_NEAR = 24  # the scores, in layer outputs
+_NEAR = 24  # layer outputs before the scores, which are searched first
 _MAX_TESTED = 4  # last outputs that may carry all patches to a class token
-_VECTOR_POSITIONS = 3  # of a pooled vector: several pools, or tokens beside the patches
-_ROUNDING = 1e-4  # of gradients along one path, taken from those along all
-_NOWHERE = "no gradient of its scores is spread over the positions of a layer"
+_VECTOR_POSITIONS = 3  # at most, of a pooled vector: several pools, or prefix tokens
+_ROUNDING = 1e-4  # relative rounding error when gradients of some paths are subtracted
+_NOWHERE = "its scores have a gradient at several positions of no layer"
 
 
 @dataclass(eq=False)
 class PooledFeatures:
-    """What the scores of a model are computed from.
+    """The features and the attention that the scores of a model are computed from.
 
     Args:
-        layers: Layers with a grid, from the image to the scores, which are pooled from the last;
-            empty if it could not be determined.
+        layers: Layers with a grid, from the image to the scores; the last one is pooled. Empty if
+            it could not be determined.
         error: Why it could not be determined.
         differentiable: Whether the scores have a gradient with respect to the image.
         reading: What the scores read of the attention of the model; None if that was not measured,
-            the output has no scores, or they depend on no attention.
-        output: Location of the class scores, by how they are computed; None if that is not known.
-        probe: Where the activations lie, if that had to be measured.
+            the output has no scores, or they do not depend on attention.
+        output: Location of the class scores, by how they are computed; None if unknown.
+        probe: Positions of the activations, if they had to be measured.
     """
 
     layers: tuple[FeatureLayer, ...] = ()
@@ -66,7 +66,7 @@ def pooled_features(
 
     Args:
         kept: A run on the image.
-        probe: Where the activations of the model lie.
+        probe: Positions of the activations of the model.
     """
     trace = tracer.run(image) if kept.detached else kept
     reading = measured_reading(tracer, image, kept, probe)
@@ -75,7 +75,7 @@ def pooled_features(
         return PooledFeatures((), reason, reading=reading, output=kept.layout, probe=probe)
     trace.place(probe)
     layers, error = pooled_layers(trace, probe.attention_modules)
-    if error == _NOWHERE:  # heads that begin with zeros (ViT, fine-tuning) stop all gradients
+    if error == _NOWHERE:  # zero-initialized heads (ViT, fine-tuning) stop all gradients
         trace = tracer.kept(image, unzeroed=True)
         trace.place(probe)
         layers, error = pooled_layers(trace, probe.attention_modules)
@@ -97,7 +97,7 @@ def pooled_maps(
 ) -> PooledFeatures | None:
     """Return the features of a plain CNN without a probe of all layers; None for other models.
 
-    Its maps lie on the image as their shapes say, which small noise on smaller images confirms.
+    The positions in its maps follow from their shapes; small noise on smaller images confirms that.
     """
     if kept.attends or kept.detached or not (kept.whole and kept.scores and kept.bypassed()):
         return None
@@ -112,22 +112,21 @@ def pooled_maps(
 def pooled_layers(
     trace: Trace, attention: Collection[str], *, placed: bool = False
 ) -> tuple[tuple[FeatureLayer, ...], str]:
-    """Return the layer that the scores are pooled from, behind the last one of each larger grid.
+    """Return the layer that the scores are pooled from, after the last one of each larger grid.
 
     Args:
-        attention: Modules that compute attention; what is inside is no feature of its own.
-        placed: Whether each layer must have a place on the image, from the last one on.
+        attention: Modules that compute attention; their submodules do not count as features.
+        placed: Whether that layer and all later ones must have positions on the image.
 
     Returns:
-        The layers, and why there are none.
+        The layers, and the reason if there are none.
     """
     outputs = [each for each in trace.outputs if not _is_inside(each.site, attention)]
-    if trace.scores and trace.scores[0].ndim == 4:  # dense scores are no features
+    if trace.scores and trace.scores[0].ndim == 4:  # dense scores are not features
         head, after = last_layers(trace.scores)
         outputs = [each for each in outputs if each.edge[:2] not in (*head, *after)]
     last, spread = None, []
-    # Most models pool within their last few layers, and gradients of more of them take the backward
-    # pass through more of the model.
+    # Most models pool within their last few layers; a longer search needs a longer backward pass.
     for start in (max(len(outputs) - _NEAR, 0), 0):
         gradients = gradients_of(trace.scores, [each.edge for each in outputs[start:]])
         spread = [
@@ -138,7 +137,7 @@ def pooled_layers(
         if last := _last_bottleneck(trace, [each for each, _ in spread]):
             break
     if last is None:
-        several = "no layer with positions on the image lies on all paths from it to its scores"
+        several = "no layer with positions on the image is on all paths from image to scores"
         return (), several if spread else _NOWHERE
     later = spread[[each.site for each, _ in spread].index(last.site) + 1 :]
     if placed and any(each.layer is None for each, _ in later):
@@ -151,18 +150,18 @@ def pooled_layers(
     weighted = [each.site for each, _ in later if each.edge[:2] not in head and _has_weights(each)]
     if weighted:
         return (), (
-            f"its scores are computed from {last.site}, but through several layers with positions "
-            f"({', '.join(weighted[-3:])}) that run side by side or do not lie on the image"
+            f"its scores are computed from {last.site}, but through several later layers "
+            f"({', '.join(weighted[-3:])}) that run in parallel or have no positions on the image"
         )
     return _with_earlier(trace, outputs, last), ""
 
 
 def _carries(trace: Trace, output: LayerOutput, gradient: Tensor) -> bool:
-    """Whether all patches reach the scores through a layer, beside tokens that pass it by."""
+    """Whether all patches reach the scores through a layer; other tokens may bypass it."""
     if output.source is None or trace.bypassed(output.source):
         return False
     [whole] = gradients_of(trace.scores, [output.source])
-    # Gradients add up over paths: what is left without those through the layer.
+    # Gradients add up over paths: subtract those through the layer.
     [through] = torch.autograd.grad(
         [output.edge], [output.source], [gradient], retain_graph=True, allow_unused=True
     )
@@ -174,7 +173,7 @@ def _carries(trace: Trace, output: LayerOutput, gradient: Tensor) -> bool:
 
 
 def _last_bottleneck(trace: Trace, outputs: Sequence[LayerOutput]) -> LayerOutput | None:
-    """Return the last output that lies on the image and that all paths lead through."""
+    """Return the last output with positions on the image that all paths pass through."""
     planes: list[LayerOutput] = []
     for output in reversed(outputs):
         if not output.unmodified or trace.bypassed(output.edge):
@@ -190,9 +189,9 @@ def _last_bottleneck(trace: Trace, outputs: Sequence[LayerOutput]) -> LayerOutpu
 def followed_layer(
     tracer: ScoreTracer, image: Tensor, probe: Probe, site: str
 ) -> FeatureLayer | None:
-    """Return the layout of a map whose lines see so much of the image that the probe is unsure.
+    """Return the layout of a map whose receptive fields are too large for the probe.
 
-    They are followed to the nearest map before that lies on the image.
+    Its rows and columns are traced back to the nearest earlier map with known positions.
     """
     with suppress(RuntimeError, NotImplementedError), frozen(tracer.model), probing():
         trace = tracer.kept(image)
@@ -211,7 +210,7 @@ def followed_layer(
 def _plane(output: LayerOutput, source: LayerOutput) -> FeatureLayer | None:
     """Return the layout of a map that is too small or too weak for the probe.
 
-    Its rows and columns are computed from those of a layer that lies on the image, in their order.
+    Its rows and columns must be computed from those of a placed layer, in the same order.
     """
     shape = output.tensor.shape
     if len(shape) != 4 or source.tensor.ndim != 4 or len(output.tensor) != len(source.tensor):
@@ -228,7 +227,7 @@ def _plane(output: LayerOutput, source: LayerOutput) -> FeatureLayer | None:
             index = torch.arange(len(energy)).to(energy) - (len(energy) - 1) / 2
             centers.append((energy * index).sum() / energy.sum())
         found, step = torch.stack(centers), source.tensor.shape[axis] / len(centers)
-        # in their order, and of all of them: strides move the middle by half a step at most
+        # in the same order, and from all of them: strides move the center by half a step at most
         if not bool((found.diff() > 0).all()) or not float(found.mean().abs()) <= step / 2 + 1e-3:
             return None
     return (
@@ -237,7 +236,7 @@ def _plane(output: LayerOutput, source: LayerOutput) -> FeatureLayer | None:
 
 
 def is_spread(gradient: Tensor, layer: FeatureLayer | None) -> bool:
-    """Whether a gradient is nonzero at more positions than those of a vector.
+    """Whether a gradient is nonzero at more positions than a pooled vector has.
 
     Example:
         >>> layer = FeatureLayer("net", "b n c", (1, 2), num_prefix_tokens=1)
@@ -263,7 +262,7 @@ def _has_weights(output: LayerOutput) -> bool:
 def _with_earlier(
     trace: Trace, outputs: Sequence[LayerOutput], chosen: LayerOutput
 ) -> tuple[FeatureLayer, ...]:
-    """Return the last bottleneck on each grid before an output, and the layer of that."""
+    """Return the last bottleneck on each grid before an output, and the layer of the output."""
     index = [output.site for output in outputs].index(chosen.site)
     found: dict[Any, FeatureLayer] = {}
     for output in (chosen, *reversed(outputs[:index])):

@@ -1,4 +1,4 @@
-"""A model while it is explained: in evaluation mode, frozen, uncompiled, one thread at a time."""
+"""Contexts to explain a model in: evaluation mode, frozen, uncompiled, one thread at a time."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -33,15 +33,14 @@ _HELD = local()
 
 @contextmanager
 def plain(model: nn.Module) -> Iterator[None]:
-    """Let a model call its modules one by one, and each of them once; nobody else explains it.
+    """Run a model uncompiled, without gradient checkpointing, in one thread at a time.
 
-    What is switched meanwhile (modes, `requires_grad`) all threads see: one of them at a time
-    explains a model, or another one that it shares modules with.
-
-    Compiled modules run uncompiled: hooks do not reach into them. Gradient checkpointing is off: a
-    block that runs again in the backward pass runs without the hooks of the forward pass. Its flags
-    are attributes of modules (`grad_checkpointing` of timm, `gradient_checkpointing` of Hugging
-    Face, `use_checkpoint`, `with_cp`, `memory_efficient`). All is as before afterwards.
+    Hooks do not reach into compiled modules, and the hooks of the forward pass are gone when
+    checkpointed blocks run again in the backward pass. Checkpointing is turned off by its flags in
+    modules (`grad_checkpointing` of timm, `gradient_checkpointing` of Hugging Face,
+    `use_checkpoint`, `with_cp`, `memory_efficient`). Since modes and `requires_grad` are visible to
+    all threads, only one at a time explains a model, or models that share modules. Everything is
+    restored afterwards.
 
     Example:
         >>> model = nn.Identity()
@@ -52,7 +51,7 @@ def plain(model: nn.Module) -> Iterator[None]:
         >>> model.grad_checkpointing
         True
     """
-    with _LOCKS_GUARD:  # models that share modules share a lock, which their thread enters again
+    with _LOCKS_GUARD:  # models that share modules share a reentrant lock
         modules = list(model.modules())
         locks = {id(lock): lock for each in modules if (lock := _LOCKS.get(each))}
         if not locks:
@@ -61,7 +60,7 @@ def plain(model: nn.Module) -> Iterator[None]:
         for module in modules:
             _LOCKS.setdefault(module, first)
     with ExitStack() as stack:
-        for number in sorted(locks):  # in one order, so that no two threads wait for each other
+        for number in sorted(locks):  # in a fixed order, to avoid deadlocks
             stack.enter_context(locks[number])
         for module in modules:
             attributes = vars(module)
@@ -80,7 +79,7 @@ def plain(model: nn.Module) -> Iterator[None]:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside `torch.compile`, `DataParallel` and the like.
+    """Return the model inside `torch.compile`, `DataParallel` and similar wrappers.
 
     Example:
         >>> unwrapped(nn.DataParallel(nn.ReLU()))
@@ -93,9 +92,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and restore the mode of each of its modules afterwards.
+    """Put a model into evaluation mode, and restore the mode of each module afterwards.
 
-    It is `plain` meanwhile.
+    Inside the context the model is also `plain`.
 
     Example:
         >>> model = torch.nn.Dropout().train()
@@ -106,7 +105,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         True
     """
     held: list[nn.Module] = vars(_HELD).setdefault("models", [])
-    if any(each is model for each in held):  # by the same thread, around this block
+    if any(each is model for each in held):  # by an enclosing context of the same thread
         yield
         return
     with plain(model), modes_restored(model):
@@ -123,7 +122,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
     With frozen parameters, a backward pass only computes gradients with respect to the inputs or
     activations of interest. Training modes, `requires_grad` of each parameter and the random state
-    are restored afterwards, also after an exception.
+    are restored afterwards, even after an exception.
 
     Example:
         >>> model = torch.nn.Linear(2, 1).train()
@@ -168,7 +167,7 @@ def _random_state_kept(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def first_weight(model: nn.Module) -> Tensor:
-    """Return a tensor with dtype and device of the weights of a model.
+    """Return a tensor with the dtype and device of the weights of a model.
 
     Example:
         >>> first_weight(torch.nn.Linear(2, 1).double()).dtype, first_weight(nn.Identity()).dtype
@@ -180,10 +179,10 @@ def first_weight(model: nn.Module) -> Tensor:
 
 @contextmanager
 def unrounded() -> Iterator[None]:
-    """Disable autocast on every device, for analyses of a model; also a decorator.
+    """Disable autocast on every device while a model is analyzed; also a decorator.
 
-    What depends on what is decided by comparing values and gradients, which 16 bits would hide. The
-    result is cached, too, and later runs may be without autocast.
+    An analysis compares values and gradients that may differ by less than half precision resolves,
+    and its cached result also serves runs without autocast.
 
     Example:
         >>> with torch.autocast("cpu"), unrounded():
@@ -213,9 +212,9 @@ def internal_transform(model: nn.Module) -> Any:
 
 
 def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
-    """Return the geometry from the input of a detector to the canvas that its layers see.
+    """Return the geometry from the input of a detector to the padded canvas that its layers get.
 
-    It is measured: the resizing module of the model runs on a blank image.
+    It is measured by running the resizing module of the model on a blank image.
 
     Example:
         >>> from torchvision.models.detection.transform import GeneralizedRCNNTransform
@@ -234,10 +233,9 @@ def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
 
 
 class Float32(TorchFunctionMode):
-    """Computes in float32 what a model computes in 16 bits.
+    """Computes in float32 what a model computes in half precision.
 
-    Its weights are copied one at a time, while a function reads them, and what the model computes
-    from them stays in float32.
+    Weights are converted one at a time, while a function reads them; results stay in float32.
 
     Example:
         >>> with Float32():
@@ -256,7 +254,7 @@ class Float32(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _NARROWING:
             return args[0].float()
-        if func in _LOOKUPS:  # copies the chosen rows alone
+        if func in _LOOKUPS:  # convert only the selected rows
             return _wide(func(*args, **kwargs))
         return func(*_wide(args), **_wide(kwargs))
 

@@ -3,10 +3,10 @@
     with attention_calls(model, on_call):
         model(images)
 
-calls `on_call(call)` for each attention computation, with its weights on request. What it returns
-are the weights that the model continues with; None leaves the model as it is, to the bit.
+calls `on_call(call)` for each attention computation, with its weights on request. The model
+continues with the weights that it returns; for None, outputs do not change by a single bit.
 
-Libraries compute attention in three ways, and each can be seen whole at one point:
+Libraries compute attention in three ways, and each can be intercepted at one point:
 
     F.scaled_dot_product_attention(q, k, v)         its arguments
     nn.MultiheadAttention, and its functional       its arguments; it is fused inside
@@ -43,11 +43,11 @@ _PROBES = threading.local()
 
 
 def this_run() -> tuple[int, int, int]:
-    """Return the thread, the backward pass (-1 for none), and how many `probing` blocks it is in.
+    """Return the thread, the backward pass (-1 for none) and the depth of `probing` contexts.
 
-    Whoever listens to a model hears runs of the same kind alone: neither those of other threads,
-    which share the model, nor what gradient checkpointing runs again in a backward pass, nor probe
-    runs that begin while it listens.
+    Hooks react only to runs of the kind in which they were registered: not to other threads, which
+    share the model, to blocks that gradient checkpointing runs again in a backward pass, or to
+    probe runs that start later.
     """
     backward = torch._C._current_graph_task_id()  # noqa: SLF001
     return threading.get_ident(), backward, getattr(_PROBES, "depth", 0)
@@ -55,7 +55,7 @@ def this_run() -> tuple[int, int, int]:
 
 @contextmanager
 def probing() -> Iterator[None]:
-    """Hide the runs inside the block from those who began to listen outside of it.
+    """Hide the runs inside the context from hooks that were registered outside of it.
 
     Example:
         >>> before = this_run()
@@ -102,11 +102,11 @@ class _Tracked:
 
 @dataclass(eq=False)
 class Running:
-    """A module that runs.
+    """A module whose forward method is running.
 
     Args:
         index: Number of earlier calls of it in this run of the model.
-        third_party: Whether its attention can only be intercepted: it has no `Tap`.
+        third_party: Whether its attention must be intercepted, since it has no `Tap`.
     """
 
     site: str
@@ -127,13 +127,13 @@ OnStart = Callable[[Running], Any]
 def attention_calls(
     model: nn.Module, on_call: OnCall, on_start: OnStart | None = None
 ) -> Iterator[None]:
-    """Call `on_call` for each attention computation of a model inside the block.
+    """Call `on_call` for each attention computation of a model inside the context.
 
     Args:
-        model: The model. Blocks of visattn have a `Tap` instead, which records them.
-        on_call: Returns weights that the model continues with, or None. Its argument holds as
-            `unsupported` why the weights of some attention cannot be recorded.
-        on_start: Called when a run begins, with the outermost module.
+        model: The model. Blocks of visattn are skipped: their `Tap` records them.
+        on_call: Returns weights for the model to continue with, or None. `unsupported` of its
+            argument is the reason if the weights cannot be recorded.
+        on_start: Called with the outermost module when a run begins.
 
     Example:
         >>> attention = nn.MultiheadAttention(4, 2, batch_first=True)
@@ -156,12 +156,12 @@ def attention_calls(
             try:
                 yield
             finally:
-                while mode.stack:  # that an interrupt has left behind
+                while mode.stack:  # left over after an interrupt
                     mode.leave(mode.stack[-1].module, (), {}, None)
 
 
 class _AttentionMode(TorchFunctionMode):
-    """Sees the torch functions that a model calls, and which of its modules run."""
+    """Intercepts the torch functions that a model calls, and tracks which of its modules run."""
 
     def __init__(self, on_call: OnCall, on_start: OnStart | None) -> None:
         super().__init__()
@@ -173,9 +173,9 @@ class _AttentionMode(TorchFunctionMode):
     def enter(
         self, site: str, third_party: bool, module: nn.Module, args: Any, kwargs: Any
     ) -> None:
-        """Note a module that runs, and leave multi-head attention its fast path.
+        """Push a module that starts to run, and keep the fast path of multi-head attention.
 
-        Layers of `torch.nn` count as part of the module that calls them, except that one.
+        Other layers of `torch.nn` count as part of the module that calls them.
         """
         if not self.stack:
             self.counts.clear()
@@ -185,13 +185,13 @@ class _AttentionMode(TorchFunctionMode):
         if self.on_start and len(self.stack) == 1:
             self.on_start(running)
         if isinstance(module, nn.MultiheadAttention):
-            # With an active mode it leaves its fast path, and its output differs in the last bits.
+            # An active mode would disable the fast path and change the last bits of the output.
             running.guard = torch._C.DisableTorchFunction()  # noqa: SLF001
             running.guard.__enter__()
 
     def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """Undo `enter`, and report multi-head attention."""
-        if not self.stack or self.stack[-1].module is not module:  # another hook let none begin
+        if not self.stack or self.stack[-1].module is not module:  # another hook raised before it
             return None
         running = self.stack[-1]
         try:
@@ -209,7 +209,7 @@ class _AttentionMode(TorchFunctionMode):
         """Run a torch function, and report it if it is attention."""
         kwargs = kwargs or {}
         running = self.stack[-1] if self.stack else None
-        # Blocks of visattn are recorded by their Tap: twice would be two maps.
+        # Blocks of visattn are recorded by their Tap; intercepting them would add a second map.
         if running is None or not running.third_party or not (running.tracked or func in _STARTS):
             return func(*args, **kwargs)
         if this_run() != self._run:
@@ -224,7 +224,7 @@ class _AttentionMode(TorchFunctionMode):
         return self._follow(running, func, args, kwargs)
 
     def _answer(self, running: Running, call: AttentionCall) -> Any:
-        """Report attention; return what the model continues with."""
+        """Report attention, and return what the model continues with."""
         call.site, call.index = running.site, running.index
         weights = self.on_call(call)
         return call.result if weights is None or call.unsupported else call.result_of(weights)
@@ -291,27 +291,27 @@ def is_third_party(module: nn.Module) -> bool:
 
 
 def check_supports_hooks(model: nn.Module) -> None:
-    """Check that the modules of a model run from Python, and its attention can be intercepted.
+    """Check that the modules of a model run in Python, and that its attention can be intercepted.
 
     Raises:
-        ValueError: If they do not, or it has no weights yet, or attention kernels that cannot be
+        ValueError: If they do not, if weights are not loaded, or if attention kernels cannot be
             intercepted.
 
     Example:
         >>> check_supports_hooks(nn.Linear(1, 1))
     """
     scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
-    # what torch.export returns replaces its own eval
+    # models from torch.export override their eval method
     if scripted or "eval" in vars(model):
         by = "torch.jit" if scripted else "torch.export"
-        raise ValueError(f"the model must run from Python, but {by} made it: pass the original one")
+        raise ValueError(f"the model must run in Python, but {by} made it; pass the original model")
     if any(weight.is_meta for weight in model.parameters()):
-        raise ValueError("the weights of the model must be loaded, but they are on device meta")
+        raise ValueError("the weights of the model are on the meta device and must be loaded first")
     for name, kernel in fused_kernels(model).items():
         raise ValueError(
             "the attention implementation must be 'sdpa' or 'eager' to be recorded, got "
-            f"{kernel!r} in {name or 'the model'}; call set_attn_implementation('sdpa') or "
-            "'eager' on it first"
+            f"{kernel!r} in {name or 'the model'}; call set_attn_implementation('sdpa') on the "
+            "model first"
         )
 
 
@@ -329,7 +329,7 @@ def fused_kernels(model: nn.Module) -> dict[str, str]:
     kernels = {
         name: getattr(getattr(module, "config", None), "_attn_implementation", None)
         for name, module in model.named_modules()
-        # a module that lacks an attribute takes long to say so
+        # getattr of a missing attribute is slow on modules
         if "config" in vars(module) or hasattr(type(module), "config")
     }
     return {

@@ -1,4 +1,4 @@
-"""What a model says of its images without a run: their size, their colors, and its class names."""
+"""What a model states about its images and classes: image size, mean and std, and class names."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +17,8 @@ IMAGENET: Colors = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES: Colors = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 OPENAI: Colors = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 UNCHANGED: Colors = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-# Mean and std that the published weights of a model type were trained with. The defaults of image
-# processors of transformers say something else for many: Swin, DINOv2 or ResNet, for example.
+# Mean and std that the published weights of a model type were trained with. The defaults of the
+# image processors of transformers differ for many, such as Swin, DINOv2 or ResNet.
 _COLORS_OF_TYPES: dict[tuple[str, ...], Colors] = {
     ("clipseg", "xclip"): IMAGENET,
     (
@@ -32,13 +32,13 @@ _COLORS_OF_TYPES: dict[tuple[str, ...], Colors] = {
     ): HALVES,
 }  # fmt: skip
 _BGR_TYPES = ("mobilevit", "pp_lcnet", "pp_ocr")
-_SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)  # of images, tried for an advice
+_SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)  # of images, tried for the hint in an error
 _SIZE_NAMES = ("image_size", "img_size", "input_size")
 _CONFIGS = ("default_cfg", "pretrained_cfg", "config")
 _VISION_CONFIGS = ("vision_config", "image_config", "encoder")
 _USUAL = (224, 224)
 _OF_TIMM = "timm pretrained_cfg"
-_LONGEST_SIDE = 100_000  # pixels, beyond which no tensor can be made
+_LONGEST_SIDE = 100_000  # pixels; larger tensors cannot be allocated
 
 
 @runtime_checkable
@@ -67,15 +67,15 @@ def forward_function(model: nn.Module) -> Callable[..., Any]:
 def stated_info(
     model: nn.Module, size: tuple[int, int] | None = None, channels: int | None = None
 ) -> tuple[ModelInfo, tuple[str, ...]]:
-    """Return what a model, or its library, says of its images, and the names of its classes.
+    """Return what a model, or its library, states about its images, and its class names.
 
     Args:
         model: The model.
-        size: Height and width of its images; by default what it states.
-        channels: Their number of channels; by default that of its first convolution.
+        size: Height and width of its images; by default as it states.
+        channels: Number of image channels; by default that of its first convolution.
 
     Raises:
-        ValueError: If it is a Hugging Face model that takes more than images.
+        ValueError: If it is a Hugging Face model that takes other inputs besides images.
     """
     package, own = type(model).__module__.split(".")[0], cast("Any", model)
     stated = configured_image_size(model)
@@ -112,7 +112,7 @@ def _timm_colors(config: Mapping[str, Any]) -> Colors:
 
 
 def _assumed_colors(channels: int) -> tuple[Colors, str]:
-    """Return mean and std of images of which nothing is known, and what was assumed."""
+    """Return the mean and std to assume for unknown images, and a description of them."""
     if channels == 3:
         return IMAGENET, "assumed: mean and std of ImageNet"
     if channels == 1:
@@ -122,7 +122,7 @@ def _assumed_colors(channels: int) -> tuple[Colors, str]:
 
 
 def _of_others(model: nn.Module, package: str, size: tuple[int, int] | None) -> ModelInfo:
-    """Return the metadata of a model whose library states none: no mean and std."""
+    """Return the metadata of a model whose library states no mean and std."""
     name = type(model).__name__
     library: Library = cast("Library", package) if package in get_args(Library) else "other"
     # A torchvision classifier has the size of its published weights.
@@ -137,9 +137,9 @@ def _of_others(model: nn.Module, package: str, size: tuple[int, int] | None) -> 
 
 
 def input_channels(model: nn.Module, size: tuple[int, int] = (224, 224)) -> int:
-    """Return the number of image channels: three if the model runs on them, else by a convolution.
+    """Return the number of image channels: 3 if the model takes RGB, else by its first convolution.
 
-    A network may add channels to a photo, or make it gray itself, before its first convolution.
+    A network may add channels to a photo, or convert it to gray, before its first convolution.
 
     Example:
         >>> input_channels(nn.Conv2d(5, 2, 1), (4, 4))
@@ -160,7 +160,7 @@ def _tried_sizes(first: tuple[int, int]) -> dict[tuple[int, int], None]:
 def _of_transformers(model: nn.Module, size: tuple[int, int]) -> tuple[ModelInfo, tuple[str, ...]]:
     if tower := vision_tower(model):
         raise ValueError(
-            f"the model must take only images, but {type(model).__name__} takes more; use its "
+            f"the model must take only images, but {type(model).__name__} takes text too; use its "
             f"vision tower, model.{tower[0]}, or compare images with texts: text=[...]"
         )
     config = cast("Any", model.config)
@@ -174,11 +174,11 @@ def _of_transformers(model: nn.Module, size: tuple[int, int]) -> tuple[ModelInfo
     wrapped = wrapped or getattr(getattr(model, "timm_model", None), "pretrained_cfg", None)
     if isinstance(wrapped, dict):
         (mean, std), source = _timm_colors(wrapped), _OF_TIMM
-    else:  # that of a part, such as a decoder, comes after its own
+    else:  # the vision part's own size comes before that of another part, such as a decoder
         size = _parse_sides(getattr(vision, "image_size", None)) or size
     error = ""
     if kind.startswith(_BGR_TYPES):
-        error = f"the weights of {kind} take blue, green and red, not normalized by mean and std"
+        error = f"the weights of {kind} expect BGR images that are not normalized by mean and std"
     info = ModelInfo(
         config.model_type, "transformers", size, mean, std, colors=source, preprocessing_error=error
     )
@@ -224,8 +224,8 @@ def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
     """Return the image size in the configuration of a model or its modules; None without one.
 
     It is an attribute `image_size`, `img_size` or `input_size`, or else an entry of a
-    `default_cfg`, `pretrained_cfg` or `config`, which may tell the size of other weights; the model
-    itself comes before its modules.
+    `default_cfg`, `pretrained_cfg` or `config`, which may be that of other weights. The model comes
+    before its submodules.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten())
@@ -235,11 +235,11 @@ def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
         (32, 32)
     """
     modules = list(model.modules())
-    attributes = map(vars, modules)  # and no properties, which may run any code
+    attributes = map(vars, modules)  # without properties, which may run any code
     configs = (getattr(module, name, None) for module in modules for name in _CONFIGS)
     for config in chain(attributes, configs):
         of_mapping = isinstance(config, Mapping)
-        recurrent = of_mapping and "hidden_size" in config  # whose input_size counts features
+        recurrent = of_mapping and "hidden_size" in config  # input_size is a number of features
         for name in _SIZE_NAMES[: 2 if recurrent else 3] if config is not None else ():
             value = config.get(name) if of_mapping else getattr(config, name, None)
             if (size := _parse_sides(value)) is not None:
@@ -257,13 +257,13 @@ def _parse_sides(size: Any) -> tuple[int, int] | None:
 
 
 def input_hint(model: nn.Module, default_size: tuple[int, int], channels: int) -> str:
-    """Return advice for a model that does not run on images of the given size."""
+    """Return a hint for a model that does not run on images of the given size."""
     working = [size for size in _tried_sizes(default_size) if runs(model, channels, size)]
     if not working:
         return (
-            "give the size of its images, input_size=(height, width) or --input-size "
-            f"HEIGHTxWIDTH, or wrap it in a module that takes a batch of images with {channels} "
-            "channels, and nothing else"
+            "set the size of its images with input_size=(height, width) or --input-size "
+            "HEIGHTxWIDTH, or wrap it in a module that takes only a batch of images with "
+            f"{channels} channels"
         )
     listed = " and ".join(f"{height} x {width}" for height, width in working)
     height, width = working[0]
@@ -289,7 +289,7 @@ def runs(model: nn.Module, channels: int, size: tuple[int, int]) -> bool:
 def parse_class_names(class_names: ClassNames, num_classes: int | None) -> tuple[str, ...]:
     """Return class names in the order of their indices.
 
-    They are given in this order, or by index, such as `id2label`.
+    They are given in this order, or as a mapping from indices, such as `id2label`.
 
     Raises:
         TypeError: If they are a single string.
@@ -342,6 +342,6 @@ def vision_tower(model: nn.Module) -> tuple[str, nn.Module] | None:
 
 
 def vision_config(config: Any) -> Any:
-    """Return the vision part of a Hugging Face configuration; the whole one if it has no parts."""
+    """Return the vision part of a Hugging Face configuration; all of it if it has no parts."""
     parts = (getattr(config, name, None) for name in _VISION_CONFIGS)
     return next((inner for inner in parts if hasattr(inner, "model_type")), config)

@@ -34,11 +34,11 @@ class AttentionLayer:
         num_heads: Number of heads; None if unknown.
         prefix_tokens: Kinds of the tokens before the grid, in order: `class`, `distillation`,
             `register`.
-        key_grid: Rows and columns of the key tokens, if it is another grid.
+        key_grid: Rows and columns of the key tokens, if they have another grid.
         single_query: Whether one query attends to the whole grid, as in attention pooling and
             class attention.
-        pools: Whether its module returns a vector for each image, and not a token for each query.
-        num_queries: Number of queries that lie nowhere on the image, as those of the decoder of a
+        pools: Whether its module returns a vector for each image instead of a token for each query.
+        num_queries: Number of queries without positions on the image, as in the decoder of a
             detector; None for tokens.
     """
 
@@ -59,12 +59,11 @@ class ReadRows:
     Args:
         prefix: Share of each token before the patches.
         patches: Share of all patches together.
-        cells: Share of each patch in `patches`, by rows of the grid; () if they are equal.
+        cells: Share of each patch in `patches`, row by row; () if they are equal.
         kinds: Kinds of the tokens before the patches.
         pool: Whether the last layer is the pool, with a single query.
-        linear: Whether the shares are linear weights of the pooling. Otherwise patches count
-            equally: they are pooled in another way (maximum, power mean), or only which are read is
-            known.
+        linear: Whether the shares are the weights of a linear pooling. Otherwise patches count
+            equally: pooling is nonlinear (maximum, power mean), or its weights are unknown.
 
     Example:
         >>> print(ReadRows((0.5, 0.0), 0.5, kinds=("class", "register")))
@@ -80,7 +79,7 @@ class ReadRows:
 
     @property
     def pooling(self) -> Pooling:
-        """What is read, in one word."""
+        """The tokens that are read, as a kind of pooling."""
         if self.pool:
             return "attention"
         read = {kind for kind, share in zip(self.kinds, self.prefix, strict=True) if share}
@@ -99,7 +98,7 @@ class ReadRows:
             return "query of the attention pool"
         cells = [share for row in self.cells for share in row]
         count = sum(share > 0 for share in cells)
-        patches = "patches with weights of their own" if cells else "patches"
+        patches = "patches with individual weights" if cells else "patches"
         shares: dict[str, float] = {}
         for kind, share in zip(self.kinds, self.prefix, strict=True):
             shares[kind] = shares.get(kind, 0.0) + share
@@ -112,7 +111,7 @@ class ReadRows:
 
 @dataclass(frozen=True)
 class FeatureLayer:
-    """A layer whose activations lie on a grid, as class activation maps need it.
+    """A layer with activations on a grid, as class activation maps need them.
 
     Args:
         site: Qualified name of the module, as in `named_modules()`.
@@ -121,11 +120,11 @@ class FeatureLayer:
         num_prefix_tokens: Tokens before the grid, for `b n c` and `b c n`.
         num_suffix_tokens: Tokens after the grid.
         call: Which forward call of the module in one run of the model, from 1; None for the last.
-        levels: Keys of the levels of a feature pyramid in the output of the module, the one of the
-            grid first; () for a single tensor.
-        margin: Pixels of the input that no cell covers, above and below, and left and right, of a
-            layer that was resolved.
-        order: Index of the token of each cell, by rows, if they do not follow each other; else ().
+        levels: Keys of the levels of a feature pyramid in the output of the module, that of `grid`
+            first; () for a single tensor.
+        margin: Pixels of the input that no cell covers, above and below, and left and right; set
+            when the layer is resolved.
+        order: Index of the token of each cell, row by row, if tokens are in another order; else ().
     """
 
     site: str
@@ -187,26 +186,26 @@ class ModelInfo:
             `none` without tokens.
         attention_layers: Attention among tokens that the scores read, in the order of the model;
             () for a CNN.
-        feature_layers: Layers whose activations lie on a grid, from the image to the scores; the
-            last one is the default of class activation maps.
+        feature_layers: Layers with activations on a grid, from the image to the scores; the last
+            one is the default of class activation maps.
         attention_error: Why no attention of the model can be recorded as maps; "" if it can.
         query_layers: Layers in which the queries of a detector attend to the image.
         unsupported_layers: Attention layers that cannot be recorded, and why.
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
         gradient_error: Why no gradient of the scores reaches the image; "" if it does.
-        mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
+        mean_color: Mean color of the images, if the model normalizes them itself; else ().
         read_rows: Tokens that the scores read, as measured; None if `pooling` is by convention.
-        pooling_assumed: Why that was not measured; "" if it was.
+        pooling_assumed: Why they could not be measured; "" if they were.
         unread_layers: Attention layers that run, but on which no score depends.
-        parallel_layers: Names of two attention layers that the scores read of which the later is
-            not computed from the earlier; () if there are none.
-        colors: Where mean and std come from; begins with `assumed` if the model does not tell.
+        parallel_layers: Names of two attention layers that the scores read but that do not depend
+            on each other; () if there are none.
+        colors: Where mean and std come from; starts with `assumed` if the model states none.
         preprocessing_error: Why images cannot be prepared without a transform; "" if they can.
-        size_source: Where the input size comes from; `assumed` if the model does not tell.
-        gates: Names of the taps of spatial gates, in the order of the modules.
-        channel_gates: Names of the taps of gates of channels alone.
-        resizes_images: Whether it resizes and pads images itself, as torchvision's detectors do.
+        size_source: Where the input size comes from; `assumed` if the model states none.
+        gates: Names of the taps of spatial gates, in module order.
+        channel_gates: Names of the taps of channel gates.
+        resizes_images: Whether the model resizes and pads images, as torchvision's detectors do.
     """
 
     name: str

@@ -26,10 +26,10 @@ _FEATURE_KEYS = frozenset({
 })  # fmt: skip
 _MAX_LISTED = 4  # parts of an output that a message lists
 _OF_PIXELS = (
-    "name a class at a pixel of the photo, target=visattn.PixelTarget(3, x=120, y=80), or its "
+    "explain a class at a pixel of the photo, target=visattn.PixelTarget(3, x=120, y=80), or its "
     "whole region, target=visattn.RegionTarget(3); or "
 )
-_OF_BOXES = "name a box on the photo, target=visattn.BoxTarget((left, top, right, bottom)); or "
+_OF_BOXES = "explain a box on the photo, target=visattn.BoxTarget((left, top, right, bottom)); or "
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class OutputLayout:
     Args:
         key: Name or index of the scores; "" if they are the output itself.
         num_classes: Number of classes; None if the output has no class scores.
-        error: Why there are no class scores, or which is not known; "" if it is.
+        error: Why there are no class scores, or why they are ambiguous; "" if they are known.
         features: Why the scores are features of a network without classifier, by how they are
             computed (see `features_reason`); "" if they are not.
-        unnamed: Whether they are not named as scores, but the only or the last of such tensors.
+        unnamed: Whether they have no name such as `logits`, but are the only or last candidate.
         example: Expression of the score of one class, in terms of `output`.
-        is_probability: Whether a sigmoid computes the scores.
-        is_binary: Whether one number stands for two classes: their scores are `-x` and `x` for a
+        is_probability: Whether the scores are computed by a sigmoid.
+        is_binary: Whether a single output encodes two classes: their scores are `-x` and `x` for a
             logit `x`, or `1 - x` and `x` for a probability.
     """
 
@@ -66,15 +66,15 @@ def detect_output_layout(
 
     Class scores are a tensor `[b, k]`: the output itself, a part of it named `logits`, `out` or
     similar, or the only such tensor whose name is not known to mean something else. Of several,
-    they are the one with `num_classes` columns, or the one that the others are features of (see
-    `last_computed`); which one is not guessed.
+    they are the one with `num_classes` columns, or the one that is computed from all others (see
+    `last_computed`); otherwise `error` lists the candidates.
 
     Args:
-        output: Output of the model; with gradients down to the image, how it was computed is known.
+        output: Output of the model; its autograd graph, if it has one, shows how it was computed.
         batch_size: Number of images.
         num_classes: Number of classes, if it decides which of several tensors the scores are.
-        declared: Numbers of classes that modules state: a layer that states as many says more than
-            how the scores are computed.
+        declared: Numbers of classes that modules declare; a match outweighs the evidence of how the
+            scores are computed.
 
     Example:
         >>> import torch
@@ -82,8 +82,8 @@ def detect_output_layout(
         >>> detect_output_layout(output, 2).key
         'logits'
         >>> print(detect_output_layout({"out": torch.zeros(2, 21, 8, 8)}, 2).error)
-        its output has no class scores [b, k], got out [2, 21, 8, 8]; name a class at a pixel of \
-the photo, target=visattn.PixelTarget(3, x=120, y=80), or its whole region, target=\
+        its output has no class scores [b, k], got out [2, 21, 8, 8]; explain a class at a pixel \
+of the photo, target=visattn.PixelTarget(3, x=120, y=80), or its whole region, target=\
 visattn.RegionTarget(3); or pass a function of the output, such as target=lambda output: \
 output['out'][:, 3].mean((1, 2))
         >>> print(detect_output_layout((torch.zeros(2, 7), torch.zeros(2, 5)), 2).error)
@@ -114,8 +114,8 @@ output[0][:, 3], target=lambda output: output[1][:, 3]
         return layout
     if is_sorted(scores):
         return OutputLayout(
-            error="its output is sorted, so that its columns are ranks and no classes; pass a "
-            "model that returns the scores as they are before topk or sort"
+            error="its output is sorted, so that its columns are ranks, not classes; pass a model "
+            "that returns the scores before topk or sort"
         )
     layout = replace(layout, is_probability=ends_in_sigmoid(scores))
     known = not layout.unnamed or num_classes == size or size in declared
@@ -125,10 +125,10 @@ output[0][:, 3], target=lambda output: output[1][:, 3]
 
 
 def _chosen(candidates: Mapping[Any, Tensor], fitting: Sequence[Any]) -> Any:
-    """Return which of several tensors holds the class scores; None if that is not known.
+    """Return which of several tensors holds the class scores; None if unknown.
 
-    It is the only one with as many columns as classes, or that depends on the image, or the last
-    one that is computed.
+    It is the only one with as many columns as classes, the only one that depends on the image, or
+    the last one that is computed.
     """
     dependent = {key: tensor for key, tensor in candidates.items() if tensor.requires_grad}
     for keys in (list(candidates), fitting, list(dependent)):
@@ -159,7 +159,7 @@ def class_scores(output: Any, layout: OutputLayout | None = None) -> Float[Tenso
             raise ValueError(f"the model has no class to explain: {layout.error}")
         scores = next(e for key, e in parts.items() if _name(key) == layout.key)
         scores = scores[:, None] if scores.ndim == 1 else scores.flatten(1)
-    if layout is not None and layout.is_binary and scores.shape[1] == 1:  # of both classes
+    if layout is not None and layout.is_binary and scores.shape[1] == 1:  # scores of both classes
         return torch.cat([1 - scores if layout.is_probability else -scores, scores], 1)
     return scores
 
@@ -174,7 +174,7 @@ def _num_columns(tensor: Tensor, batch_size: int) -> int | None:
 
 
 def _parts(output: Any) -> dict[Any, Any]:
-    """Return the parts of an output by name or index; its only part is "" if it is a tensor."""
+    """Return the parts of an output by name or index; a tensor is its only part, named ""."""
     if isinstance(output, Tensor):
         return {"": output}
     if isinstance(output, Mapping):
@@ -238,7 +238,7 @@ def _name(key: Any) -> str:
 
 
 def _score_of(output: Any, key: Any) -> str:
-    """Return the expression of one number for each image, in terms of `output`."""
+    """Return an expression for one number per image, in terms of `output`."""
     tensor, expression = _parts(output)[key], "output"
     if not isinstance(output, Tensor):
         by_key = isinstance(output, Mapping) or isinstance(key, int)
@@ -252,7 +252,7 @@ def _score_of(output: Any, key: Any) -> str:
 
 
 def _no_scores(output: Any, tensors: Mapping[Any, Tensor], scores_key: str | None) -> str:
-    """Return why there are no class scores, with a function that computes one number per image."""
+    """Return why there are no class scores, with an example of a target function."""
     example = "one number for each image"
     maps = any(tensor.ndim == 4 and tensor.shape[1] > 1 for tensor in tensors.values())
     advice = _OF_PIXELS if maps else ""
@@ -273,7 +273,7 @@ _MASK_KEYS = ("masks_queries_logits", "pred_masks")
 
 
 def _found(output: Any, keys: Sequence[str], ndim: int) -> Tensor | None:
-    """Return a part of an output by its names and number of axes; the output if it is a tensor."""
+    """Return a part of an output by names and number of axes; the output itself if a tensor."""
     parts = _parts(output)
     found = (parts[key] for key in ("", *keys) if key in parts)
     return next((e for e in found if isinstance(e, Tensor) and e.ndim == ndim and e.numel()), None)
@@ -281,8 +281,8 @@ def _found(output: Any, keys: Sequence[str], ndim: int) -> Tensor | None:
 
 def _need(what: str, form: str, output: Any) -> ValueError:
     return ValueError(
-        f"{what} needs {form}; got {describe_output(output)}; pass a function of the output "
-        "instead, from the output to one number for each image"
+        f"{what} needs {form}; got {describe_output(output)}; pass a target function instead, from "
+        "the output to one number for each image"
     )
 
 
@@ -369,7 +369,7 @@ def query_boxes(output: Any, size: tuple[int, int]) -> Float[Tensor, "b q 4"]:
     """Return the box of each query in pixels of the network's input.
 
     Args:
-        output: An output with a part `pred_boxes`, or `boxes` beside `logits`: center, width and
+        output: An output with a part `pred_boxes`, or `boxes` next to `logits`: center, width and
             height between 0 and 1.
 
     Raises:
@@ -397,8 +397,8 @@ def read_detections(
         output: A list with a mapping of `boxes`, `scores` and `labels` for each image, as
             torchvision's detectors return it; or `logits` (or `pred_logits`) and `pred_boxes` of
             queries, as DETR and its successors do.
-        num_classes: Number of classes of the model. Logits with one column more have a softmax with
-            "no object" in the last one, logits with as many a sigmoid.
+        num_classes: Number of classes of the model. Logits with one more column get a softmax, with
+            "no object" as the last class; logits with as many get a sigmoid.
 
     Raises:
         ValueError: If the output is not of this form, or the number of classes is needed and
@@ -423,8 +423,8 @@ def read_detections(
         known = "is unknown" if num_classes is None else f"is {num_classes}"
         raise ValueError(
             f"the logits of a detector must have a column for each class, and one more if they "
-            f'have "no object"; they have {logits.shape[2]}, and the number of classes {known}: '
-            "pass the names of the classes, class_names="
+            f'have "no object"; they have {logits.shape[2]}, and the number of classes {known}; '
+            "pass the names of the classes with class_names="
         )
     scores = logits.softmax(2)[..., :-1] if extra else logits.sigmoid()
     return [ImageDetections(box, score) for box, score in zip(boxes, scores, strict=True)]

@@ -1,22 +1,22 @@
-"""Where each slot of a tensor lies on the image, measured with small noise.
+"""Positions of the slots of a tensor on the image, measured with small noise.
 
-A slot (a cell of a map, a token) is computed from some pixels p of the image. If noise n is added
-to the image, it changes by d = sum_p J_p n_p; if the noise grows with the rows y, by
-d_y = sum_p J_p n_p y_p, and the noise of different pixels is independent:
+A slot (a cell of a map, a token) is computed from some pixels p of the image. Noise n on the image
+changes it by d = sum_p J_p n_p, and noise that grows with the rows y by d_y = sum_p J_p n_p y_p.
+Since the noise of different pixels is independent:
 
     photo, photo + n, photo + n * rows, photo + n * columns        -> d, d_y, d_x of every slot
     mean row of its pixels     <d_y, d> / |d|^2                     (a slot with d = 0 has none)
     their variance             |d_y|^2 / |d|^2 - mean^2
 
-Tokens whose centers stand on even lines are a grid, whatever their order in the sequence is
+Tokens whose centers are on evenly spaced lines form a grid, whatever their order in the sequence
 (windows, a class token in the middle, swapped rows):
 
     o o o o
     o o o o       12 centers on 3 x 4 lines
     o o o o
 
-On the input cells lie from edge to edge: trained networks with padding look there. Without padding
-each convolution loses pixels at the border, and the cells have a margin around them:
+In a trained network with padding, the cells cover the input from edge to edge. Without padding,
+each convolution loses pixels at the border, which leaves a margin around the cells:
 
     84 pixels -> 20 (8 x 8, stride 4) -> 9 (4 x 4, stride 2) -> 7 (3 x 3): 7 cells of 4 * 2 pixels
     |- margin 14 -|------ 56 ------|- margin 14 -|
@@ -38,25 +38,25 @@ from visattn.recording.interception import in_this_run
 
 Grid = tuple[int, int]
 IMAGES = 4
-_COARSE_CELLS = 16  # of the coarse noise in the photo, as the areas of a real one
-_AMPLITUDES = {torch.float64: 1e-4, torch.float32: 1e-2}  # small: slots change linearly
-_SILENT = 1e-7  # share of the largest squared change below which a slot does not change
-# Spread of the pixels of a slot, in images: 0.41 if these are all pixels alike, 0.32 if half of
-# them, and 0.29 / n for a patch of n x n.
+_COARSE_CELLS = 16  # per side, of the coarse noise that stands for the regions of a photo
+_AMPLITUDES = {torch.float64: 1e-4, torch.float32: 1e-2}  # small, so that slots change linearly
+_SILENT = 1e-7  # relative squared change below which a slot counts as unchanged
+# Spread of the pixels of a slot, in images: 0.41 for the whole image, 0.32 for one half of it, and
+# 0.41 / n for one of n x n patches.
 _WIDE = 0.25  # a token that is computed from the whole image, among others that are not
 _EVERYWHERE = 0.37  # channels, or tokens that all see the whole image
-# Distances of tokens from even lines, in cells. The tokens of a ViT are within 0.05, those of a
-# hybrid within 0.3; in another order they are 1 and more away.
+# Distances of tokens from evenly spaced lines, in cells: within 0.05 in a ViT, within 0.3 in a
+# hybrid, and 1 or more if tokens are in another order.
 _MEAN, _LARGEST = 0.4, 0.5
-_MANY, _LIKELY = 16, 0.6  # so many are in order by chance no more
-_UNSURE = 0.9  # mean distance up to which more noise may show that tokens lie on a grid
-_NEAR = 1.0  # mean distance of tokens that lie as those of another layer do
-_MIN_TOKENS = 4  # fewer stand on some lines by chance
-_EXTENT = 0.1  # images that the centers of a grid must be apart; by chance they are less
+_MANY, _LIKELY = 16, 0.6  # this many tokens are not in order by chance
+_UNSURE = 0.9  # mean distance up to which more noise may show that tokens form a grid
+_NEAR = 1.0  # mean distance up to which tokens are at the positions of another layer's
+_MIN_TOKENS = 4  # fewer are on some lines by chance
+_EXTENT = 0.1  # minimum extent of the centers of a grid, in images; it is smaller by chance
 _SLOPE = 0.02  # the same for rows of a map, if the network changes all cells alike
 CLEAR = 0.6  # correlation of rows with their centers
-_SHIFT = 0.06  # images that the middle of all centers may be off; strides move sharp ones a little
-# Channels of maps, evenly spaced, that are compared; fewer of fine maps, whose lines are longer.
+_SHIFT = 0.06  # maximum offset of the mean center, in images; strides shift sharp ones a little
+# Number of evenly spaced channels to compare; fewer for fine maps, whose lines are longer.
 _FEWEST, _VALUES = 8, 32 * 28 * 28
 _STRIDED = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d)
 
@@ -64,7 +64,7 @@ _STRIDED = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d)
 def probe_images(
     channels: int, size: tuple[int, int], like: Tensor, seed: int = 0
 ) -> Float[Tensor, "4 {channels} {size[0]} {size[1]}"]:
-    """Return a photo-like image, and copies with noise, noise by rows and noise by columns.
+    """Return a photo-like image, and copies with noise, noise times rows and noise times columns.
 
     Example:
         >>> images = probe_images(3, (10, 14), torch.zeros(1))
@@ -98,13 +98,13 @@ def moments(tensor: Float[Tensor, "4 c *axes"], *channels: int) -> Float[Tensor,
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Tokens that lie on a grid.
+    """Tokens that form a grid.
 
     Args:
-        cells: Slot of each cell, by rows.
+        cells: Slot of each cell, row by row.
         off: Mean distance of the tokens from their cells, in cells.
-        sure: Whether each token has its own place; else more noise may tell.
-        free: Slots that lie nowhere: class tokens, padding.
+        sure: Whether it is certain which cell each token is at; if not, more noise may show it.
+        free: Slots without a position: class tokens, padding.
     """
 
     grid: Grid
@@ -114,7 +114,7 @@ class Places:
     free: tuple[int, ...] = ()
 
     def rank(self) -> tuple[bool, float]:
-        """Return what is smaller for a better grid."""
+        """Return a sort key that is smaller for a better grid."""
         return not self.sure, self.off
 
     @property
@@ -125,7 +125,7 @@ class Places:
 
 
 def place_tokens(moment: Float[Tensor, "5 *windows slots"], size: tuple[int, int]) -> Places | None:
-    """Return where tokens lie, windows one after the other; None if their centers form no grid.
+    """Return the grid of tokens, given window by window; None if their centers form no grid.
 
     Example:
         >>> y, x = torch.tensor([[0.5, 0.25, 0.25, 0.75, 0.75], [0.5, 0.75, 0.25, 0.25, 0.75]])
@@ -142,7 +142,7 @@ def place_tokens(moment: Float[Tensor, "5 *windows slots"], size: tuple[int, int
     spread = ((yy - y * y) + (xx - x * x)).nan_to_num().clamp(min=0).sqrt()
     best: Places | None = None
     windows = moment[0].numel() // moment.shape[-1]
-    # up to two class tokens that are computed from the whole image stand beside a grid
+    # a grid may come with up to two class tokens, which are computed from the whole image
     wide = [slot for slot in spread.argsort(descending=True)[:2].tolist() if spread[slot] > _WIDE]
     for count in range(len(wide) + 1):
         chosen = own.clone()
@@ -152,7 +152,7 @@ def place_tokens(moment: Float[Tensor, "5 *windows slots"], size: tuple[int, int
         if usual > _EVERYWHERE or (best is not None and best.sure):
             break
         centers = torch.stack([y[slots], x[slots]], 1)
-        # only tokens that are computed from some pixels, and not from all, tell another order
+        # only tokens that are computed from few pixels can reveal another order
         for usual_orders in (windows, 0) if usual < _WIDE else (windows,):
             found = [*_fits(slots, centers, usual, size, usual_orders)]
             best = min([*found, *([best] if best else [])], key=Places.rank, default=None)
@@ -167,9 +167,9 @@ def place_tokens(moment: Float[Tensor, "5 *windows slots"], size: tuple[int, int
 def _fits(
     slots: Int[Tensor, " n"], centers: Float[Tensor, "n 2"], spread: float, size: Grid, windows: int
 ) -> Iterator[Places]:
-    """Yield grids, with the tokens in usual orders, or in that of their centers for 0 windows.
+    """Yield grids, with tokens in the usual orders, or sorted by their centers for 0 windows.
 
-    The spread is the usual one of the pixels of a token.
+    The spread is the median spread of the pixels of a token.
     """
     count = len(centers)
     for rows in (rows for rows in range(1, count + 1) if count % rows == 0):
@@ -187,13 +187,13 @@ def _fits(
             if windows:  # the wider its pixels are spread, the more a center is off by chance
                 sure = mean < min(_LIKELY, 0.15 + spread * max(grid) / 4)
                 yield Places(grid, slots[order], mean, sure and largest < _LARGEST + 2 * mean)
-            else:  # sorted, also tokens that lie anywhere are nearer to their cells
+            else:  # sorting moves even random tokens closer to their cells
                 sure = mean < _MEAN and largest < _LARGEST
                 yield Places(grid, slots[order], 1.3 * mean, sure)
 
 
 def _usual_orders(grid: Grid, windows: int) -> Iterator[Int[Tensor, " n"]]:
-    """Yield the slot of each cell: by rows, in windows, or in windows of spaced cells.
+    """Yield the slot of each cell: row by row, in windows, or in windows of spaced cells.
 
     1 1 2 2      1 2 1 2
     1 1 2 2      3 4 3 4      4 windows of 2 x 2 cells, as in MaxViT
@@ -212,14 +212,14 @@ def _usual_orders(grid: Grid, windows: int) -> Iterator[Int[Tensor, " n"]]:
 
 
 def lie_at(moment: Float[Tensor, "5 *windows slots"], grid: Grid, cells: Int[Tensor, " n"]) -> bool:
-    """Return whether tokens lie near the cells of a grid, in the mean."""
+    """Return whether tokens are close to the cells of a grid, on average."""
     energy, y, x, _, _ = moment.flatten(1)[:, cells]
     off = _distances(torch.stack([y / energy, x / energy], 1), grid) if bool(energy.all()) else None
     return off is not None and float(off.mean()) < _NEAR
 
 
 def _distances(centers: Float[Tensor, "n 2"], grid: Grid) -> Float[Tensor, " n"] | None:
-    """Return the distance of each center from its cell on even lines, None if reversed."""
+    """Return the distance of each center from its cell, None if lines are reversed or too close."""
     lines = centers.view(*grid, 2)
     off: list[Tensor] = []
     for axis, count in enumerate(grid):
@@ -246,10 +246,10 @@ def _line_centers(
 
 
 def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> float:
-    """Return how clearly rows and columns of a map are those of the image, from 0 to 1.
+    """Return how clearly the rows and columns of a map follow those of the image, from 0 to 1.
 
-    Single cells of a deep network may see the same pixels. But the centers of whole rows rise from
-    the first to the last, also where the network adds the same change to all cells.
+    Single cells of a deep network may depend on the same pixels. But the centers of whole rows
+    increase from the first to the last, even if the network adds the same change to all cells.
 
     Args:
         tensor: The map of a photo and of its copies with noise.
@@ -279,10 +279,10 @@ def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> flo
 
 
 def shows_whole(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int], step: Grid) -> bool:
-    """Return whether what the first layer gets is the whole image, resized or not, and no more.
+    """Return whether the first layer gets exactly the whole image, resized or not.
 
-    Its pixels are sharp, so that centers of lines tell a pixel. At the end less than a step of
-    padding, or as many pixels less, is what layers do themselves to images of other sizes.
+    Its pixels are sharp, so that line centers are exact to a pixel. Padding or cropping by less
+    than a stride at the end is allowed, since layers do that themselves for other image sizes.
 
     Args:
         tensor: The input of the layer, of a photo and of its copies with noise.
@@ -293,7 +293,7 @@ def shows_whole(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int], step: G
     for axis, side in enumerate(size):
         lines, centers, spread = _line_centers(change, axis)
         index = torch.arange(len(lines)).to(centers)[lines] + 0.5
-        near = max(1 / side, 0.01) + float(spread.mean())  # no sharp ones behind a gate
+        near = max(1 / side, 0.01) + float(spread.mean())  # pixels are not sharp after a gate
         whole = bool(((centers - index / len(lines)).abs() < near).all())
         cut = abs(len(lines) - side)
         as_is = cut < step[axis] and bool(((centers - index / side).abs() < near).all())
@@ -312,7 +312,7 @@ def fits(grid: Grid, image_size: tuple[int, int]) -> bool:
     pairs = list(zip(grid, image_size, strict=True))
     if not all(1 <= cells <= length for cells, length in pairs):
         return False
-    # A cell may be cut off at the border or stand half outside: one more or one less fits as well.
+    # A cell may be cropped at the border or extend over it: one cell more or less fits as well.
     smallest = max(length / (cells + 1) for cells, length in pairs)
     largest = min(length / (cells - 1) if cells > 1 else inf for cells, length in pairs)
     return smallest < largest
@@ -321,7 +321,7 @@ def fits(grid: Grid, image_size: tuple[int, int]) -> bool:
 def covers(grid: Grid, image_size: tuple[int, int]) -> bool:
     """Whether a grid of cells of any shape, with several rows and columns, can cover an image.
 
-    Most grids do, so that it must be measured where their cells lie.
+    Most grids can, so that the positions of their cells must be measured.
 
     Example:
         >>> covers((6, 5), (48, 80)), covers((15, 1), (48, 80))
@@ -331,10 +331,10 @@ def covers(grid: Grid, image_size: tuple[int, int]) -> bool:
 
 
 class CellStrides:
-    """Pixels from one cell to the next in each feature map of a network, as its modules run.
+    """The strides of the feature maps of a network, in pixels of its input, as its modules run.
 
-    They are products of the strides of convolutions and pooling. Whatever else changes the size of
-    a map, such as a function or adaptive pooling, takes it for going from edge to edge.
+    They are products of the strides of convolutions and pooling. Other resizing, such as by a
+    function or adaptive pooling, is taken to map edges to edges.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(3, 4, 8, 4), nn.ReLU(), nn.Conv2d(4, 4, 4, 2))
@@ -351,18 +351,18 @@ class CellStrides:
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator["CellStrides"]:
-        """Note the strides of the maps that the model computes in the block."""
+        """Collect the strides of the maps that the model computes inside the context."""
         note = in_this_run(self._note)
         with ExitStack() as stack:
             for module in model.modules():
                 if isinstance(module, _STRIDED):
-                    # before the hooks of blocks that were inserted behind it
+                    # before the hooks of blocks that were inserted after the module
                     handle = module.register_forward_hook(note, prepend=True)
                     stack.callback(handle.remove)
             yield self
 
     def margin(self, grid: Grid, size: tuple[int, int] | None = None) -> Margin:
-        """Return what of the input is free of cells, above and below, and left and right.
+        """Return how many pixels no cell covers, above and below, and left and right.
 
         Args:
             grid: Rows and columns of a map.
@@ -391,7 +391,7 @@ class CellStrides:
         self._strides.setdefault(after, (rows * y, columns * x))
 
     def _of(self, grid: Grid) -> tuple[float, float]:
-        """Return the stride of a map, by the map of the most similar size."""
+        """Return the stride of a map, from the known map of the most similar size."""
         near = min(
             self._strides,
             key=lambda known: sum(abs(log(a / b)) for a, b in zip(known, grid, strict=True)),

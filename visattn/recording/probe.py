@@ -1,8 +1,8 @@
-"""One probe of all layers: which tensors of a model lie on the image, and how.
+"""One probe of all layers: which tensors of a model have positions on the image, and where.
 
-The model runs on a photo and on copies with noise (see `places`). Meanwhile attention is replaced,
-so that a token keeps its own content, whatever the weights of the model are: self-attention by the
-identity, attention to another grid by that to the nearest key.
+The model runs on a photo and on copies with noise (see `places`). Attention is replaced in these
+runs, so that tokens keep their own content for any weights: self-attention by the identity,
+attention to another grid by attention to the nearest key.
 """
 
 import re
@@ -46,19 +46,19 @@ from visattn.recording.places import (
 )
 
 _NOISES = 8
-_UPRIGHT = 0.9  # correlation of rows with their centers that no other order of so few has
-_COARSE = 5  # rows of a map that are left on images of half the size
+_UPRIGHT = 0.9  # correlation of few rows with their centers that no other order reaches
+_COARSE = 5  # rows from which on a map is large enough to be measured on images of half the size
 _PREFIX_PARAMETERS = {
     "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
     "distillation": re.compile(r"(^|\.)(dist|distillation)_token$"),
     "register": re.compile(r"(^|\.)(reg|register|storage)_tokens?$"),
 }
-_NO_PLACE = "it attends to channels, or to tokens without a position of their own on the image"
+_NO_PLACE = "it attends to channels, or to tokens without their own position on the image"
 _NO_QUERIES = "its queries have no position on the image"
 _NOT_IN_ORDER = "its tokens are not in the order of their grid"
 _CUT = (
-    "it cuts, pads or shifts its images before its first layer; do that before, and pass images as "
-    "the layer gets them"
+    "it crops, pads or shifts its images before its first layer; move that out of the model, and "
+    "pass images as the layer gets them"
 )
 
 
@@ -68,9 +68,9 @@ class ObservedTokens:
 
     Args:
         layer: Metadata of the layer.
-        key_prefix_tokens: Kinds of the tokens beside the grid of the keys.
-        windows: For tokens in windows or in another order than that of the grid: the index of the
-            token in each slot, tokens beside the grid first; -1 for padding. Else None.
+        key_prefix_tokens: Kinds of the keys outside of the grid.
+        windows: Index of the token in each slot, for tokens in windows or not in the order of the
+            grid; tokens outside of the grid come first, -1 is padding. Else None.
         counts: Numbers of queries and keys, in a window.
     """
 
@@ -82,12 +82,12 @@ class ObservedTokens:
 
 @dataclass(eq=False)
 class _Output:
-    """Output of a module; all are sums over the runs, with channels last and second.
+    """Output of a module, with sums over the runs, for channels last and channels second.
 
     Args:
-        tokens: Moments of tokens, of three axes.
-        planes: How clearly a map is one of the image, of four.
-        placed: How it lies on the image, and where its tokens do, once that was asked for.
+        tokens: Moments of its tokens, for three axes.
+        planes: How clearly it is a map of the image, for four axes.
+        placed: Its feature layer and the positions of its tokens, once they were needed.
     """
 
     site: str
@@ -102,7 +102,7 @@ class _Attention:
     """One attention call, and the moments of its tokens, by window.
 
     Args:
-        reason: Why it cannot be recorded; "" if nothing is known against it.
+        reason: Why it cannot be recorded; "" if no reason is known.
         count: Number of softmaxes in the call of its module.
         source: Name of the module whose output it gets.
         output: Shape of the output of its module.
@@ -121,9 +121,9 @@ class _Attention:
 
 @dataclass(eq=False)
 class Probe:
-    """Runs of a model on a photo with noise, and what they tell of its activations.
+    """Measurements from runs of a model on a photo with noise.
 
-    The model itself is not kept: what is known of it outlives it.
+    They hold no reference to the model, so that they can outlive it.
 
     Args:
         size: Height and width of the images.
@@ -132,12 +132,12 @@ class Probe:
         runs: Number of runs.
         layouts: For each module that computes attention and each of its calls, the positions of its
             tokens, or why it cannot be recorded.
-        query_layers: Layers in which queries that lie nowhere on the image attend to a grid, as in
-            the decoder of DETR, by module.
-        sure: Whether more noise would tell nothing more.
-        strides: Pixels from one cell to the next.
+        query_layers: Layers in which queries without positions attend to a grid, as in the decoder
+            of DETR, by module.
+        sure: Whether more noise would not change the result.
+        strides: Strides of the feature maps.
         output: Location of the class scores in the output of the model.
-        cut: Why nothing lies where it should on the images; "" if it does.
+        cut: Why no positions are valid; "" if they are.
         looked: Whether the input of the first layer was compared with the images.
         kinds: Kinds of prefix tokens, by the names of parameters.
         error: Why the model could not be run; "" if it could.
@@ -178,7 +178,7 @@ class Probe:
 
     @property
     def attention_inputs(self) -> list[str]:
-        """Names of the modules whose output attention that can be recorded gets."""
+        """Names of the modules whose output is the input of attention that can be recorded."""
         read = {layer.site for layer in self.attention_layers if not layer.single_query}
         calls = (call for call in self.attention.values() if call.site in read)
         return list(dict.fromkeys(call.source for call in calls))
@@ -186,22 +186,22 @@ class Probe:
     def layout_of(self, site: str, index: int) -> ObservedTokens | str | None:
         """Return the positions of the tokens of a call; None if the module did not run.
 
-        Several images may run one after the other: call 3 of a module that runs twice per image is
-        its second.
+        Images may run one after the other: index 3 of a module that runs twice per image is its
+        second call on the second image.
         """
         calls = self.layouts.get(site)
         return calls[index % len(calls)] if calls else None
 
     def layers_of(self, site: str) -> list[FeatureLayer | None]:
-        """Return how the output of each call of a module lies on the image; None if it does not.
+        """Return the feature layer of each call of a module; None if it has no positions.
 
-        This is found out when it is asked for: most outputs are of no interest.
+        It is computed on demand, since most outputs are never asked for.
         """
         calls = (index for index, each in enumerate(self.outputs) if each.site == site)
         return [self._placed(index)[0] for index in calls]
 
     def once(self, site: str) -> FeatureLayer | None:
-        """Return how the output of a module lies on the image, if it runs once."""
+        """Return the feature layer of a module, if it runs once."""
         layers = self.layers_of(site)
         return layers[0] if len(layers) == 1 else None
 
@@ -212,7 +212,7 @@ class Probe:
         return output.placed
 
     def _place(self, output: _Output, index: int) -> tuple[FeatureLayer | None, Places | None]:
-        """Return how an output lies on the image."""
+        """Return the feature layer of an output, and the positions of its tokens."""
         grid = _grid_of(output, self.runs)
         if grid is not None:
             layout = "b c y x" if output.planes[1] >= output.planes[0] else "b y x c"
@@ -220,7 +220,7 @@ class Probe:
             return FeatureLayer(output.site, layout, grid), places
         for axis, layout in enumerate(("b n c", "b c n")) if output.tokens else ():
             count, places = output.shape[1 + axis], place_tokens(output.tokens[axis], self.size)
-            if places is None or not places.likely:  # perhaps they lie as those of an earlier one
+            if places is None or not places.likely:  # try the positions of an earlier output
                 earlier = (self._placed(before)[1] for before in reversed(range(index)))
                 alike = (e for e in earlier if e and len(e.cells) + len(e.free) == count)
                 moment = output.tokens[axis]
@@ -235,7 +235,7 @@ class Probe:
         return None, None
 
     def run(self, model: nn.Module, forward: Callable[[Tensor], Any], images: Tensor) -> Any:
-        """Run the model once more, with another noise, and return its output."""
+        """Run the model on images with new noise, and return its output."""
         self.kinds = prefix_tokens_of(model)
         self.at = 0  # number of outputs in this run
         with ExitStack() as stack:
@@ -256,7 +256,7 @@ class Probe:
         return output
 
     def _on_call(self, call: AttentionCall) -> Tensor | None:
-        """Measure the tokens of attention; return weights by which they keep their content."""
+        """Measure the tokens of attention; return weights with which they keep their content."""
         key = call.site, call.index
         if key not in self.attention:
             source = self._source(call.site)
@@ -267,12 +267,12 @@ class Probe:
         if call.unsupported:
             return None
         groups, _, num_queries, num_keys = call.shape
-        call.heads_mixed = False  # tokens keep their content also where heads are mixed
+        call.heads_mixed = False  # tokens keep their content even if heads are mixed
         queries, _, values = call.inputs
         if groups % IMAGES:
             found.reason = "its groups of tokens are not those of single images"
         elif found.count == 1:
-            # Values of other sizes than the keys say nothing of the keys; the weights do.
+            # If values differ in size from the keys, only the weights show where the keys are.
             same = values.shape[:1] + values.shape[2:3] == (groups, num_keys)
             keys = _token_moments(values if same else call.weights().transpose(-2, -1))
             found.keys = _sum(found.keys, keys)
@@ -332,7 +332,7 @@ class Probe:
         on_batch = tensor.ndim in (3, 4) and len(tensor) == IMAGES and tensor.numel()
         if not known or not on_batch or not tensor.is_floating_point():
             return
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 - what is measured is no attention
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - the measurement is not attention
             if tensor.ndim == 3:
                 both = [moments(tensor, 2), moments(tensor, 1)]
                 found.tokens = list(map(_sum, found.tokens or [None] * 2, both))
@@ -349,7 +349,7 @@ class Probe:
                 self._look_at_pixels(module, args[0])
 
     def _look_at_pixels(self, module: nn.Module, pixels: Tensor) -> None:
-        """Find out whether the first layer gets the whole image."""
+        """Check whether the first layer gets the whole image."""
         if not isinstance(module, nn.Conv2d | nn.Linear):
             return
         pixels = pixels if isinstance(module, nn.Conv2d) else pixels.movedim(-1, 1)
@@ -360,7 +360,7 @@ class Probe:
             self.cut = "" if shows_whole(pixels, self.size, (step[0], step[1])) else _CUT
 
     def locate(self) -> None:
-        """Find out where the tokens of all attention lie, by the runs until now."""
+        """Locate the tokens of all attention calls, from the runs so far."""
         self.sure, self.layouts, self.query_layers = True, {}, {}
         for call in self.attention.values():
             layout = self._tapped(call, call.tap) if call.tap else self.cut or self._layout(call)
@@ -371,7 +371,7 @@ class Probe:
                 self.layouts.setdefault(call.site, []).append(layout)
 
     def _place_calls(self, moment: Tensor | None) -> Places | None:
-        """Return where tokens lie; None if nowhere, or if that is not sure yet."""
+        """Return the positions of tokens; None if they have none, or none that is certain yet."""
         places = None if moment is None else place_tokens(moment, self.size)
         if places is not None and not places.sure:
             self.sure = False
@@ -392,7 +392,7 @@ class Probe:
         prefix = self._kinds(len(keys.free)) if windows == 1 else ()
         order = _order(keys, windows, num_keys)
         inside = {slot % num_keys for slot in keys.free}
-        if windows > 1 and inside and len(keys.free) == len(inside) * windows:  # it is no padding
+        if windows > 1 and inside and len(keys.free) == len(inside) * windows:  # not padding
             return "its windows contain tokens that are not part of the grid"
         layer = AttentionLayer(call.site, keys.grid, heads, prefix)
         observed = ObservedTokens(layer, prefix, order, (num_queries, num_keys))
@@ -418,7 +418,7 @@ class Probe:
         return replace(observed, layer=layer)
 
     def _kinds(self, count: int) -> tuple[str, ...]:
-        """Return the kinds of tokens beside the grid; those without a name by their order."""
+        """Return the kinds of tokens outside of the grid, by name or else by order."""
         names = self.kinds
         kinds = (tuple(name for name in names if name == kind) for kind in dict.fromkeys(names))
         unnamed = ("class", *["register"] * (count - 1))[:count]
@@ -443,9 +443,9 @@ def probe_model(
     channels: int,
     forward: Callable[[Float[Tensor, "b c y x"]], Any] | None = None,
 ) -> Probe:
-    """Return where the activations of a model lie; more noise decides where one noise does not.
+    """Return the positions of the activations of a model, with more noise until they are certain.
 
-    The model is in evaluation mode meanwhile, and is restored afterwards.
+    The model runs in evaluation mode, and is restored afterwards.
 
     Args:
         forward: Calls the model, if it takes more than images.
@@ -466,7 +466,7 @@ def probe_model(
 
 
 def layer_by_shape(site: str, shape: Sequence[int], size: Grid) -> FeatureLayer | None:
-    """Return how a map lies on images of a size if its rows and columns are those of the image.
+    """Return the feature layer of a map if its shape fits images of a size; else None.
 
     Example:
         >>> layer_by_shape("stage", (1, 7, 9, 64), (224, 288)).layout
@@ -486,9 +486,9 @@ def lie_as_shaped(
     image: Float[Tensor, "1 c y x"],
     layers: Sequence[FeatureLayer],
 ) -> bool:
-    """Return whether maps lie on images as their shapes say, by noise on images of half the size.
+    """Return whether positions in maps follow from their shapes, by noise on half-size images.
 
-    False if that is not sure: a network may take images of one size alone, or resize them itself.
+    False if uncertain: a network may take images of one size only, or resize them itself.
     """
     full = image.shape[2], image.shape[3]
     by = 2 if min(layers[-1].grid) >= _COARSE else 1
@@ -511,7 +511,7 @@ def lie_as_shaped(
             module = model.get_submodule(layer.site)
             handle = module.register_forward_hook(in_this_run(partial(hook, layer)))
             stack.callback(handle.remove)
-        with suppress(Exception):  # of a network that takes no images of this size
+        with suppress(Exception):  # from a network that does not take images of this size
             forward(probe_images(image.shape[1], size, image))
     return all(each == [True] for each in clear.values())
 
@@ -523,7 +523,7 @@ def _first(output: Any) -> Tensor:
 
 
 def _grid_of(output: _Output, runs: int) -> Grid | None:
-    """Return rows and columns of a map of the image; None if it is none."""
+    """Return rows and columns of an output; None if it is not a map of the image."""
     if max(output.planes, default=0) < CLEAR * runs:
         return None
     last, second = output.planes
@@ -544,7 +544,7 @@ def _sum(known: Tensor | None, other: Tensor) -> Tensor:
 
 
 def _order(places: Places, windows: int, slots: int) -> Int[Tensor, "w p"] | None:
-    """Return the token of each slot, those beside the grid first; None if they are in order."""
+    """Return the token of each slot, those outside of the grid first; None if in order."""
     free = len(places.free) if windows == 1 else 0
     tokens = torch.full((windows * slots,), -1)
     if free:

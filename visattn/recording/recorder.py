@@ -49,9 +49,9 @@ class Recording:
             module, both from 0, and for attention among tokens the kinds of `prefix_tokens` and
             the selected `queries` and `heads`.
         weights: For each map the attention weights as the model computed them: `[b, h, n, n]` for
-            attention among tokens, with the rows and columns of prefix tokens, which maps do not
-            have. They share memory with the maps.
-        unsupported: Reasons for attention that ran and cannot be recorded, by module name.
+            attention among tokens, including the rows and columns of prefix tokens, which maps do
+            not have. They share memory with the maps.
+        unsupported: Why attention that ran cannot be recorded, by module name.
     """
 
     maps: list[AttentionMap] = field(default_factory=list)
@@ -83,17 +83,17 @@ def record(
 
     Models of other libraries are recorded without changes: `scaled_dot_product_attention`, each
     softmax whose result is multiplied with values, and `torch.nn.MultiheadAttention` are
-    intercepted. The first run with an image of some size adds probe runs that locate the tokens:
-    run all batches inside one block, or pass an analyzed model, which knows where they lie. Every
-    map is compared with the output of its layer. Attention with unknown token positions, or not
-    among positions, is listed in `unsupported`. Inside the block the model runs uncompiled and
-    without gradient checkpointing, and no other thread records or explains it.
+    intercepted. The first run with each image size adds probe runs that locate the tokens, so run
+    all batches inside one block, or pass an analyzed model, which already has their positions.
+    Every map is verified against the output of its layer. Attention with unknown token positions,
+    or not among positions, is listed in `unsupported`. Inside the block the model runs uncompiled
+    and without gradient checkpointing, and no other thread can record or explain it.
 
     Args:
         model: The model, or a result of `analyze_model`.
         queries: Queries of attention among tokens: `all`, `patches`, `class`, `distillation` or
-            `register` tokens, or token indices, where prefix tokens come before the patches. Of a
-            detector with queries (DETR) also their indices.
+            `register` tokens, or token indices, with prefix tokens before the patches. For a
+            detector with queries (DETR), also query indices.
         layers: Indices of layers in the order of the model (-1 is the last one), names, or
             patterns of names such as `blocks.1*`; one or several, None for all.
         heads: Indices of attention heads, one or several; None for all.
@@ -114,7 +114,7 @@ def record(
         ('1', tensor([0.5000]))
     """
     if differentiable and (queries, heads) != ("all", None):
-        raise ValueError("differentiable=True requires all queries and heads: select rows later")
+        raise ValueError("differentiable=True requires all queries and heads; select rows later")
     request = RecordRequest(
         queries if isinstance(queries, str) else tuple(queries),
         (heads,) if isinstance(heads, int) else None if heads is None else tuple(heads),
@@ -126,7 +126,7 @@ def record(
 
 
 class _Recorder:
-    """Turns attention of a model into maps: of taps as it is, of others by where its tokens lie."""
+    """Turns the attention of a model into maps: as taps state it, else by positions of tokens."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class _Recorder:
             check_supports_hooks(self.model)
         others = any(is_third_party(module) for module in self.model.modules())
         from_end = any(isinstance(layer, int) and layer < 0 for layer in self.layers or ())
-        # Where tokens lie is measured before the model runs; a model with taps may need no measure.
+        # Token positions are measured before the model runs; with taps they may not be needed.
         self.probe_first = not self.taps or (others and from_end)
         if not others:
             self._check_layers()
@@ -176,22 +176,22 @@ class _Recorder:
             raise ValueError(self._no_maps())
 
     def _on_start(self, running: Running) -> None:
-        """Remember what a run of the model, or of a part of it, was called with."""
+        """Remember the arguments of a run of the model, or of a part of it."""
         arguments = (*running.args, *running.kwargs.values())
         images = next((each for each in arguments if getattr(each, "ndim", 0) == 4), None)
         self.outermost = None if images is None else running
         if images is None:
             return
         if self.images is None or self.images.shape != images.shape:
-            self.probed = None  # grids depend on the size of the image and on nothing else of it
+            self.probed = None  # grids depend only on the size of the image
         self.images = images.detach()
         if self.probe_first and self.probed is None:
             self._probe()
 
     def _probe(self) -> Probe:
-        """Locate the tokens of all layers, by the same call with other images."""
+        """Locate the tokens of all layers, by repeating the call with probe images."""
         images, subject, call = self.images, self.subject, self.outermost
-        assert images is not None  # noqa: S101 - without an image nothing is located
+        assert images is not None  # noqa: S101 - checked by the callers
         size = images.shape[2], images.shape[3]
         again = None if call is None else _with_images(call, images)
         if subject is not None and subject.info.input_size == size:
@@ -199,7 +199,7 @@ class _Recorder:
         else:
             own = call is not None and call.module is self.model
             probe = probe_model(self.model, size, images.shape[1], again if own else None)
-        if again and probe.error:  # of a model of which a part was called
+        if again and probe.error:  # only a part of the model was called
             probe = probe_model(self.model, size, images.shape[1], again)
         found = {layer.site for layer in probe.attention_layers} | {*probe.query_layers}
         sites = [site for site in probe.layouts if site in found and site not in self.taps]
@@ -238,7 +238,7 @@ class _Recorder:
             weights, deviation = call.weights(), nan
         else:
             with torch.no_grad():
-                # Tokens are spread over windows: all rows are computed, and the wanted ones taken.
+                # With windows, all rows are computed before the requested ones are selected.
                 weights, deviation = call.proved_weights(heads, rows if windows is None else ALL)
                 weights = weights.detach()
         by_window = weights
@@ -261,7 +261,7 @@ class _Recorder:
         self._add(call.site, kind, values, weights, info)
         if not request.differentiable:
             return None
-        # Gradients are taken for the recorded tensor: the model must compute with that same one.
+        # Gradients are taken with respect to the recorded tensor: the model must compute with it.
         if windows is not None:
             by_window = dense_to_window_weights(weights, by_window, windows)
             return by_window.transpose(1, 2).flatten(0, 1)
@@ -302,7 +302,7 @@ class _Recorder:
         return -len(self.names) <= layer < len(self.names) and self.names[layer] == site
 
     def _check_layers(self) -> None:
-        """Refuse a selection that fits no layer."""
+        """Check that each selection fits a layer."""
         known = [*self.names, *self.recording_.unsupported]
         for layer in self.layers or ():
             if not any(self._fits(layer, site) for site in known):
@@ -317,10 +317,10 @@ class _Recorder:
         if not unsupported:
             return (
                 f"{name} must run inside the with block and compute attention, but no map was "
-                f"recorded: neither a tap ({', '.join(self.taps) or 'it has none'}) got weights, "
-                "nor ran scaled_dot_product_attention, a softmax whose result is multiplied with "
-                "values, or torch.nn.MultiheadAttention. Kernels of xformers, flash or flex "
-                "attention are unseen: switch to sdpa or eager. Without attention, use gradcam"
+                f"recorded: no tap ({', '.join(self.taps) or 'it has none'}) received weights, and "
+                "neither scaled_dot_product_attention, torch.nn.MultiheadAttention nor a softmax "
+                "multiplied with values ran. Kernels of xformers, flash or flex attention cannot "
+                "be intercepted: switch to sdpa or eager. Without attention, use gradcam"
             )
         first = {reason: site for site, reason in reversed(unsupported.items())}
         listed = "; ".join(f"{site or 'the model'}: {reason}" for reason, site in first.items())
@@ -333,7 +333,7 @@ class _Recorder:
 def _with_images(call: Running, images: Tensor) -> Callable[[Tensor], Any]:
     """Return a function that repeats a call with other images.
 
-    Other arguments of the batch are reduced to the first image, and repeated for each new one.
+    Other batched arguments are those of the first image, repeated for each new one.
     """
 
     def replaced(argument: Any, others: Tensor) -> Any:
@@ -406,10 +406,10 @@ def window_weights_to_dense(
     Source:
         Liu et al. 2021, arXiv:2103.14030, section 3.2.
     """
-    # Padding is -1 and sorts to the front; behind it the slots follow in the order of the tokens.
+    # Padding is -1 and sorts to the front; the other slots follow in the order of their tokens.
     slots = indices.flatten().argsort()[indices.numel() - count :][rows]
     own = weights.flatten(2, 3)[:, :, slots]
-    tokens = indices[slots // indices.shape[1]].remainder(count + 1)  # padding: a column more
+    tokens = indices[slots // indices.shape[1]].remainder(count + 1)  # padding: the extra column
     dense = own.new_zeros((*own.shape[:-1], count + 1))
     return dense.scatter(-1, tokens.expand(own.shape), own)[..., :count]
 
@@ -422,7 +422,7 @@ def dense_to_window_weights(
     """Return dense weights as weights inside windows: the inverse of `window_weights_to_dense`.
 
     Args:
-        weights: Weights inside windows, which padding keeps: dense weights know nothing of it.
+        weights: Weights inside windows, which are kept for padding; dense weights have none.
         indices: Token of each slot, each token once; -1 for padding.
 
     Example:

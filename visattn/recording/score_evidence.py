@@ -1,8 +1,8 @@
-"""How an output is computed, by its autograd graph: class scores, ranks, or features.
+"""Tells class scores from ranks and features by the autograd graph of an output.
 
 Names of outputs differ from model to model, and a feature vector has the shape `[b, k]` of class
-scores. But a classifier is a linear layer on a vector, or a convolution that is pooled, and it is
-the last thing computed.
+scores. But a classifier is a linear layer on a vector, or a convolution followed by pooling, and it
+comes last.
 
 An edge of the graph is a node and the number of one of its outputs: one tensor.
 """
@@ -22,7 +22,7 @@ _ACTIVATIONS = {"Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu",
 
 def sources_of(edge: Edge) -> list[Edge]:
     """Return the tensors that a tensor is computed from, as far as they depend on the image."""
-    if "NotImplemented" in edge[0].name():  # has no gradient, as of quantized layers
+    if "NotImplemented" in edge[0].name():  # not differentiable, as quantized layers
         return []
     return [source for source in edge[0].next_functions if source[0] is not None]
 
@@ -45,7 +45,7 @@ def is_layer(edge: Edge) -> bool:
 def walk(
     roots: Iterable[Edge], without: Iterable[Edge] = (), *, to_layers: bool = False
 ) -> Iterator[Edge]:
-    """Yield tensors and what they are computed from, but not through some, or through layers."""
+    """Yield tensors and all that they are computed from, up to some of them, or up to layers."""
     visited = {edge[:2] for edge in without}
     stack = [edge[:2] for edge in roots]
     while stack:
@@ -71,16 +71,15 @@ def reaches(roots: Iterable[Edge], goal: Edge, without: Iterable[Edge] = ()) -> 
 
 
 def last_layers(outputs: Iterable[Tensor]) -> tuple[list[Edge], list[Edge]]:
-    """Return the nearest layers on all paths from the image to outputs, and the tensors behind."""
+    """Return the last layers on all paths from the image to outputs, and the tensors after them."""
     edges = list(walk(map(get_gradient_edge, outputs), to_layers=True))
     return [edge for edge in edges if is_layer(edge)], [e for e in edges if not is_layer(e)]
 
 
 def last_computed(outputs: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the output that all others are features of; None if there is none.
+    """Return the name of the output that is computed from all others; None if there is none.
 
-    It is computed from each of them through a layer. An output that is computed from another one
-    without a layer, such as its softmax, adds nothing, and does not count.
+    Outputs that are computed from another one without a layer, such as its softmax, do not count.
     """
     edges = {name: get_gradient_edge(output)[:2] for name, output in outputs.items()}
     near = {name: {*walk([edge], to_layers=True)} - {edge} for name, edge in edges.items()}
@@ -96,7 +95,7 @@ def last_computed(outputs: Mapping[str, Tensor]) -> str | None:
 
 
 def ends_in_sigmoid(scores: Tensor) -> bool:
-    """Whether a sigmoid computes an output, so that it is a probability."""
+    """Whether an output is computed by a sigmoid, so that it is a probability."""
     edges: list[Edge] = [get_gradient_edge(scores)]
     while len(edges) == 1 and not is_layer(edges[0]):
         if kind_of(edges[0]) == "Sigmoid":
@@ -106,15 +105,15 @@ def ends_in_sigmoid(scores: Tensor) -> bool:
 
 
 def is_sorted(scores: Tensor) -> bool:
-    """Whether an output is sorted, so that its columns are ranks and no classes."""
+    """Whether an output is sorted, so that its columns are ranks, not classes."""
     return any(kind_of(edge) in ("Topk", "Sort") for edge in last_layers([scores])[1])
 
 
 def features_reason(scores: Tensor, num_columns: int) -> str:
     """Return why an output is features of a network without a classifier; "" for scores.
 
-    What computes scores last is a linear layer or a convolution with a row for each class. Behind
-    it are pooling (fully convolutional networks), scaling, or what makes probabilities of them.
+    The last layer of a classifier is linear or a convolution, with a row for each class. It may be
+    followed by pooling (fully convolutional networks), scaling, and a softmax or sigmoid.
     """
     layers, behind = last_layers([scores])
     if not layers or num_columns == 1:
@@ -141,7 +140,7 @@ def _columns(edge: Edge) -> int:
 
 
 def declared_class_counts(modules: Iterable[Any]) -> frozenset[int]:
-    """Return the numbers of classes that modules state.
+    """Return the numbers of classes that modules declare.
 
     Example:
         >>> from types import SimpleNamespace

@@ -3,11 +3,11 @@
     image ... layer outputs, attention ... scores
           <-- gradients of a random mixture of the scores
 
-A gradient of zero is exact: nothing leads from there to the scores. So a layer of attention is read
-if the scores have a gradient there, a token if its row of the last such layer has:
+A gradient of exactly zero means that no path leads to the scores. So an attention layer is read if
+the scores have a gradient with respect to it, and a token if its row of the last such layer has:
 
     weights [h n m] @ values -> tokens [n c] -> MLP, norm -> pool -> scores
-            rows that have a gradient           their gradients in proportion to what a mean weighs
+            rows that have a gradient           gradients in proportion to the weights of the pool
 """
 
 from collections import Counter
@@ -48,17 +48,17 @@ _IMAGE_VECTORS = ("image_embeds", "pooler_output")
 _DETACHING = (Tensor.detach, torch.detach)
 _NUMBERS = (Tensor.__float__, Tensor.__int__, Tensor.__complex__, Tensor.__index__, Tensor.numpy)
 _PARALLEL = 0.999  # cosine of gradients above which tokens are read by the same linear weights
-_ALIKE = 1.5  # ratio of shares up to which they count as equal: they are from one direction
-_EQUAL = 1.01  # ratio up to which weights of one linear mean are equal
+_ALIKE = 1.5  # ratio up to which shares count as equal, since they are of one direction only
+_EQUAL = 1.01  # ratio up to which the weights of one linear pooling count as equal
 _UNKEPT = frozenset({*_DETACHING, *_NUMBERS, torch._C._set_grad_enabled})  # noqa: SLF001
 
 
 class GradientsKept(TorchFunctionMode):
-    """Keeps in the graph what a model detaches, or computes without gradients.
+    """Keeps in the graph what a model detaches or computes without gradients.
 
     Args:
-        zeros: Weights that pass nothing on, as those of a head before training; random numbers
-            take their place.
+        zeros: Weights that are all zero, such as those of an untrained head; random numbers replace
+            them.
     """
 
     def __init__(self, zeros: Iterable[Tensor] = ()) -> None:
@@ -84,7 +84,7 @@ class GradientsKept(TorchFunctionMode):
             return args[0]
         if func is torch._C._set_grad_enabled:  # noqa: SLF001
             return func(*args)
-        if func in _NUMBERS:  # torch warns of what the model detached
+        if func in _NUMBERS:  # torch warns about tensors that the model had detached
             args = (args[0].detach(), *args[1:])
         if self.instead:
             args = tuple(self.instead.get(id(each), each) for each in args)
@@ -99,9 +99,9 @@ class LayerOutput:
 
     Args:
         edge: Its tensor in the autograd graph.
-        source: The input of the module there.
+        source: The input of the module in the graph.
         version: Version counter of the tensor when the module returned it.
-        layer: How it lies on the image; None if it does not, or that was not asked for.
+        layer: Its feature layer; None if it has no positions, or they were not needed.
     """
 
     site: str
@@ -139,17 +139,17 @@ class TracedCall:
 
 @dataclass(eq=False)
 class Trace:
-    """What one run told; without scores, none of them has a gradient.
+    """What one run measured.
 
     Args:
-        outputs: Of modules that run once, in order.
-        scores: The scores, or other outputs if the model has none.
-        vectors: The scores, or else the vector that stands for the image; () if there are neither.
+        outputs: Outputs of modules that run once, in order.
+        scores: The scores, or other outputs if the model has none; () if they have no gradient.
+        vectors: The scores, or else the embedding of the image; () if there are neither.
         layout: Where the class scores are in the output.
         detached: Whether the model detaches a tensor that depends on the image.
         attends: Whether there is attention, of a kind that can be recorded or not.
-        whole: Whether its first convolution got the image as it is.
-        strides: Pixels from one cell of a map to the next.
+        whole: Whether its first convolution got the unmodified image.
+        strides: Strides of the feature maps.
     """
 
     image: Tensor
@@ -164,7 +164,7 @@ class Trace:
     strides: CellStrides = field(default_factory=CellStrides)
 
     def place(self, probe: Probe) -> None:
-        """Note how the outputs lie on the image."""
+        """Set the feature layers of the outputs."""
         for output in self.outputs:
             output.layer = probe.once(output.site)
 
@@ -175,7 +175,7 @@ class Trace:
             self.calls.append(TracedCall(site, index, edge, axis, len(self.outputs)))
 
     def bypassed(self, *edges: GradientEdge) -> bool:
-        """Whether a path leads from the image to the scores that avoids some tensors."""
+        """Whether a path from the image to the scores avoids some tensors."""
         scores = map(get_gradient_edge, self.scores)
         return reaches(scores, get_gradient_edge(self.image), edges)
 
@@ -195,7 +195,7 @@ def gradients_of(scores: Sequence[Tensor], edges: Sequence[GradientEdge]) -> lis
 
 @dataclass(frozen=True, eq=False)
 class ScoreTracer:
-    """Runs of a model with gradients.
+    """Runs a model with gradients.
 
     Args:
         forward: Calls the model on normalized images.
@@ -207,7 +207,7 @@ class ScoreTracer:
     num_classes: int | None = None
 
     def kept(self, image: Tensor, *, unzeroed: bool = False) -> Trace:
-        """Return a run in which all gradients are kept; with random numbers for weights of zero."""
+        """Run the model with all gradients kept, and random numbers for all-zero weights."""
         weights = self.model.parameters() if unzeroed else ()
         mode = GradientsKept(weight for weight in weights if not bool(weight.any()))
         with mode:
@@ -216,7 +216,7 @@ class ScoreTracer:
         return trace
 
     def run(self, image: Tensor) -> Trace:
-        """Run the model on one image as it is."""
+        """Run the unmodified model on one image."""
         trace, ran = Trace(with_grad(image)), Counter[str]()
 
         sites = {module: site for site, module in self.model.named_modules()}
@@ -227,7 +227,7 @@ class ScoreTracer:
                 if trace.whole is None and isinstance(module, nn.Conv2d) and args:
                     trace.whole = torch.equal(args[0], trace.image)
                 tensor = output[0] if isinstance(output, tuple) and output else output
-                # layers that pass on what they get would hide the layer that computed it
+                # pass-through layers would hide the layer that computed the tensor
                 if isinstance(module, _PASS_THROUGH) or not isinstance(tensor, Tensor):
                     return
                 if tensor.grad_fn is not None:
@@ -256,7 +256,7 @@ class ScoreTracer:
             hook = in_this_run(on_output)
             for module in sites:
                 stack.callback(module.register_forward_hook(hook).remove)
-            output = self.forward(trace.image.clone())  # which may be changed in place
+            output = self.forward(trace.image.clone())  # the model may modify it in place
         once = [ran[each.site] == 1 for each in trace.outputs]
         for call in trace.calls:
             call.num_outputs = sum(once[: call.num_outputs])
@@ -277,9 +277,9 @@ def _on_tap(site: str, trace: Trace, _: nn.Module, __: Any, output: Any) -> None
 
 
 def _scores_in(output: Any, layout: OutputLayout) -> tuple[Any, Any]:
-    """Return the scores in an output, or all of it, and what stands for the image; () if nothing.
+    """Return the scores in an output, or all of it, and what represents the image, or ().
 
-    These are class scores, scores `[b, k, y, x]` of cells, or the vector of an encoder.
+    The latter is class scores, scores `[b, k, y, x]` of cells, or the embedding of an encoder.
     """
     if not layout.error:
         scores = class_scores(output, layout=layout)
@@ -294,13 +294,13 @@ def _scores_in(output: Any, layout: OutputLayout) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What the scores read.
+    """What the scores read of the attention of a model.
 
     Args:
         unread: Names of attention layers on which no score depends.
-        rows: What is read after the last layer that is; None if that could not be determined.
-        parallel: Two layers that are read of which the later is not computed from the earlier; ()
-            if there are none.
+        rows: Tokens that are read after the last layer that is read; None if unknown.
+        parallel: Names of two layers that are read, of which the later is not computed from the
+            earlier; () if there are none.
     """
 
     unread: tuple[str, ...] = ()
@@ -311,7 +311,7 @@ class Reading:
 def measured_reading(
     tracer: ScoreTracer, image: Tensor, kept: Trace | None, probe: Probe
 ) -> Reading | None:
-    """Return what the scores read of attention; None if there is none, or they depend on none.
+    """Return what the scores read of attention; None if they depend on none.
 
     Args:
         kept: A run on the image, if there was one.
@@ -365,7 +365,7 @@ def _parallel(calls: Sequence[TracedCall]) -> tuple[str, ...]:
 def _read_rows(
     gradient: Tensor, call: TracedCall, layout: ObservedTokens
 ) -> Bool[Tensor, " n"] | None:
-    """Return which tokens a gradient of attention is nonzero for; None if that is unknown."""
+    """Return the tokens for which a gradient of attention is nonzero; None if unknown."""
     rows, columns = layout.layer.grid
     count = len(layout.layer.prefix_tokens) + rows * columns
     nonzero = gradient.ne(0)
@@ -388,8 +388,8 @@ def _shares(
 ) -> tuple[Float[Tensor, " n"], bool]:
     """Return the share of each row, and whether these are linear weights."""
     grid, num_prefix = layout.layer.grid, len(layout.layer.prefix_tokens)
-    # Of the outputs after the last attention, the last one that still has all tokens apart is where
-    # they are pooled: behind MLP and norm, which change the size of gradients.
+    # Tokens are pooled from the last output after attention that still has all of them: after MLP
+    # and norm, which change the size of gradients.
     if int(rows.sum()) > 1:
         edges = [output.edge for output in trace.outputs[call.num_outputs :]]
         for gradient in reversed(gradients_of(trace.vectors, edges)):
@@ -402,7 +402,7 @@ def _shares(
 def _as_tokens(
     gradient: Tensor, grid: tuple[int, int], num_prefix: int
 ) -> Float[Tensor, "n c"] | None:
-    """Return the gradient of a tensor by tokens of a grid; None if it has other axes."""
+    """Return the gradient of each token of a grid; None if the tensor has other axes."""
     axes = tuple(gradient.shape[1:])
     if gradient.ndim == 3:
         return gradient[0] if axes[0] == num_prefix + grid[0] * grid[1] else None
@@ -416,14 +416,14 @@ def _as_tokens(
 def shares_of_rows(
     gradients: Float[Tensor, "n c"], num_prefix_tokens: int
 ) -> tuple[Float[Tensor, " n"], bool]:
-    """Return the share that each token has in what is read, and whether it is a linear weight.
+    """Return the share of each token in what is read, and whether shares are linear weights.
 
-    Tokens with parallel gradients are read by the same linear weights, each times a factor, as in a
-    mean: their shares are in proportion to these factors. Where the gradients of patches are not
-    parallel (maximum, power mean), all patches share the gradient of their sum. Shares of tokens
-    read by other weights (a class token beside a mean of patches) are the sizes of their gradients.
-    These are from one direction of the scores, so that sizes up to 1.5 times as large
-    count as equal. The gradients are those of a random sum of the scores for each token.
+    Tokens with parallel gradients are read with the same linear weights, up to a factor, as in a
+    mean; their shares are proportional to these factors. If the gradients of patches are not
+    parallel (maximum, power mean), all patches share the gradient of their sum. Tokens read with
+    other weights (a class token next to a mean of patches) have shares proportional to the norms of
+    their gradients. As these are of one direction of the scores only, norms up to 1.5 times as
+    large count as equal. Gradients are those of a random sum of the scores.
 
     Example:
         >>> mean, other = torch.tensor([0.3, 0.1, 0.2]), torch.tensor([-1.0, 2.5, 1.0])
@@ -446,7 +446,7 @@ def shares_of_rows(
         ratio = float(cells.amax() / cells[cells > 0].amin())
         if not parallel:  # also those that are not the maximum on this image
             cells = torch.full_like(cells, float(patches.sum(0).norm()) / len(cells))
-        elif ratio <= _EQUAL:  # what is nearly equal is rounding, and becomes equal
+        elif ratio <= _EQUAL:  # equal up to rounding error
             cells = (cells > 0) * cells.sum() / (cells > 0).sum()
         limit = torch.where(same[:num_prefix_tokens], _EQUAL, _ALIKE) if parallel else _ALIKE
         for value in (cells[cells > 0].mean(), cells.sum()):

@@ -1,7 +1,7 @@
-"""The subject of all maps: a model that was analyzed, with what its runs told.
+"""The subject of all maps: an analyzed model, with the measurements of its runs.
 
-one run with gradients    where the scores are, what they are computed from
-small noise               where maps lie on the image, and the tokens of attention (`probe`)
+one run with gradients    where the scores are, and what they are computed from
+small noise               positions of feature maps and of attention tokens (`probe`)
 """
 
 from collections.abc import Callable, Sequence
@@ -54,22 +54,22 @@ _NO_GRADIENT = (
     "its scores have no gradient with respect to the image; it detaches tensors or runs layers "
     "inside torch.no_grad()"
 )
-_NOT_MEASURED = "its output tells no tokens that are read, so its kinds of tokens decide"
+_NOT_MEASURED = "its output does not show which tokens are read, so the usual ones are taken"
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A model as methods take it: analyzed once, for images of one size.
 
-    What its runs tell is measured when it is first asked for, and kept as long as the subject. A
-    model whose weights or modules change is another subject.
+    Measurements are made on first access and cached. Create a new subject when the weights or
+    modules of the model change.
 
     Args:
         model: The model, whose modules are hooked.
         info: Its metadata.
         forward: Function from normalized images to the output of the model.
         class_names: Names of the classes; () if unknown.
-        measures: What was measured, by kind and size of the images.
+        measures: Cached measurements, by kind and image size.
     """
 
     model: nn.Module
@@ -90,12 +90,12 @@ class Subject:
 
     @property
     def probe(self) -> Probe:
-        """Where the activations of the model lie on its images."""
+        """Positions of the activations of the model on its images."""
         size, channels = self.info.input_size, len(self.info.mean)
         return self.once("probe", lambda: probe_model(self.model, size, channels, self.forward))
 
     def layers_of(self, site: str) -> list[FeatureLayer | None]:
-        """Return how the output of each call of a module lies on the image; None if it does not."""
+        """Return the feature layer of each call of a module; None if it has no positions."""
         probe, image = self.probe, self.probe_image()
         layers = probe.layers_of(site)
         if layers != [None] or probe.cut:
@@ -112,7 +112,7 @@ class Subject:
         return self.once(("pooled", num_classes), lambda: self._pooled(num_classes))
 
     def margin(self, grid: Grid) -> Margin:
-        """Return what of the images is free of the cells of a map.
+        """Return how many pixels of the images the cells of a map do not cover.
 
         Example:
             >>> info = ModelInfo("net", "other", (28, 32), (0.5,) * 3, (0.5,) * 3, "none")
@@ -125,7 +125,7 @@ class Subject:
 
     @property
     def independent(self) -> bool:
-        """Whether images in a batch do not affect each other, as by statistics of the batch."""
+        """Whether images in a batch do not affect each other, as batch statistics would."""
         return self.once("independent", self._compare_alone)
 
     def _compare_alone(self) -> bool:
@@ -134,7 +134,7 @@ class Subject:
             try:
                 alone = self.forward(photo)
                 among = self.forward(torch.cat([photo, 1 - 2 * photo.flip(-1)]))
-            except (RuntimeError, ValueError, TypeError):  # a model that takes one image
+            except (RuntimeError, ValueError, TypeError):  # the model takes only one image
                 return True
         pairs = zip(output_tensors(alone), output_tensors(among), strict=False)
         pairs = [(own.float(), both[:1].float()) for own, both in pairs if both.shape[:1] == (2,)]
@@ -142,19 +142,19 @@ class Subject:
         return all(bool(((own - one).abs() <= limit * own.abs().max()).all()) for own, one in pairs)
 
     def once(self, kind: Any, measure: Callable[[], Any]) -> Any:
-        """Return what was measured for images of this size; it is measured once."""
+        """Return a measurement for images of this size, which is made once."""
         key = (kind, self.info.input_size, len(self.info.mean))
         if key not in self.measures:
             self.measures[key] = measure()
         return self.measures[key]
 
     def probe_image(self) -> Float[Tensor, "1 c y x"]:
-        """Return an image like a photo, on which the model is measured."""
+        """Return the photo-like image that the model is measured on."""
         like = first_weight(self.model)
         return probe_images(len(self.info.mean), self.info.input_size, like)[:1]
 
     def tracer(self, num_classes: int | None = None) -> ScoreTracer:
-        """Return what runs the model with gradients."""
+        """Return a tracer that runs the model with gradients."""
         return ScoreTracer(self.model, self.forward, num_classes)
 
     def _pooled(self, num_classes: int | None) -> PooledFeatures:
@@ -190,8 +190,8 @@ def analyze_model(
             module from images to scores.
         input_size: Height and width of its images, or one number for both; by default the size in
             its configuration.
-        class_names: In the order of their indices, or by index; by default those of the model. Two
-            for a single logit are those of its negative and of its positive values.
+        class_names: In the order of their indices, or by index; by default those of the model. A
+            single logit has two: for negative and for positive values.
         channels: Number of channels of its images; by default that of its first convolution.
 
     Raises:
@@ -208,10 +208,10 @@ def analyze_model(
     subject = describe_model(model, input_size, class_names, channels)
     info, names = _measured(subject), subject.class_names
     other = info.output.unnamed and info.output.num_classes != len(names)
-    # The number of names tells which tensor has the classes.
+    # The number of names decides which tensor has the class scores.
     if names and (info.output.error or other):
         info = _measured(subject, len(names))
-    # A single score separates two classes by its sign.
+    # A single score distinguishes two classes by its sign.
     if len(names) == 2 and info.output.num_classes == 1:
         info = replace(info, output=replace(info.output, num_classes=2, is_binary=True))
     if class_names is not None:
@@ -225,9 +225,9 @@ def describe_model(
     class_names: ClassNames | None = None,
     channels: int | None = None,
 ) -> Subject:
-    """Return a model of which nothing was measured yet, for dense targets.
+    """Return a model with the metadata that it states, without measurements, for dense targets.
 
-    It has no attention layers, and no feature layers. The parameters are those of `analyze_model`.
+    It has no attention layers and no feature layers. See `analyze_model` for the parameters.
 
     Raises:
         ValueError: If hooks do not reach into the model, or class names are repeated.
@@ -250,14 +250,14 @@ def describe_model(
         resizes_images=internal_transform(model) is not None,
         attention_error="a dense model is not probed for attention",
         output=OutputLayout(
-            error="its output is dense: a pixel, region, box or query is explained"
+            error="its output is dense, so that the target must be a pixel, region, box or query"
         ),
     )
     return Subject(model, info, forward_function(model), names)
 
 
 def _measured(subject: Subject, num_classes: int | None = None) -> ModelInfo:
-    """Return the metadata of a model from runs of it."""
+    """Return the metadata of a model, measured by running it."""
     model, info, pooled = subject.model, subject.info, subject.pooled(num_classes)
     probe = pooled.probe or Probe(info.input_size)
     if probe.error:
@@ -295,7 +295,7 @@ def _with_attention(
         names = ", ".join(layer.site for layer in recordable[:3])
         error = f"no score depends on its attention ({names})" if recordable else NO_ATTENTION
     if rows is not None and rows.kinds and not prefix_tokens_of(model):
-        # tokens without names: by their use
+        # unnamed tokens, by their use
         kinds = iter(("class", "distillation"))
         used = tuple(next(kinds, "register") if share else "register" for share in rows.prefix)
         rows = replace(rows, kinds=used)
@@ -321,13 +321,13 @@ def read_by_target(
 ) -> Subject:
     """Return a model with the attention layers and tokens that a target reads, not its scores.
 
-    A function of hidden states or of a dense output may read other tokens than a classifier. The
-    target is traced on the first image; a copy of it is called.
+    A function of hidden states or of a dense output may read other tokens than a classifier. A copy
+    of the target is traced on the first image.
     """
     model = subject.model
     info = subject.info
     result = subject.probe
-    # A copy, since a target keeps what it chose in its first call: here that is one image of all.
+    # A copy, since a target keeps what it chose on its first call, which here has one image only.
     traced = copy(target)
     try:
         tracer = ScoreTracer(model, lambda image: traced(subject.forward(image)))
@@ -344,8 +344,8 @@ def _output_layout(subject: Subject, output: OutputLayout, num_classes: int | No
     model, library = subject.model, subject.info.library
     if output.error or output.num_classes == num_classes:
         return output
-    # Without a head timm returns features, and so does a class of transformers that is no
-    # classifier, unless it calls its output logits.
+    # Without a head, models of timm return features, and so do those of transformers that are not
+    # classifiers, unless they name their output logits.
     headless = library == "timm" and getattr(model, "num_classes", None) == 0
     if library == "transformers":
         headless = output.key != "logits" and "Classification" not in type(model).__name__
@@ -357,12 +357,12 @@ def _output_layout(subject: Subject, output: OutputLayout, num_classes: int | No
     return OutputLayout(
         error=f"it has no classifier, and returns {output.num_classes} features instead of class "
         f"scores{evidence}; pass a function of the output, such as target=lambda output: "
-        f"{output.example}, or the names of its classes if they are scores after all"
+        f"{output.example}, or the names of its classes if they are scores"
     )
 
 
 def _usual_pooling(layers: Sequence[AttentionLayer]) -> Pooling:
-    """Return what a head usually classifies, by the tokens that there are."""
+    """Return what a head usually classifies, given the tokens of a model."""
     if not layers:
         return "none"
     kinds = {kind for layer in layers for kind in layer.prefix_tokens}
