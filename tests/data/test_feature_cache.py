@@ -113,7 +113,7 @@ def test_what_cannot_be_cached_is_refused(
         cache.read(photos[0])
     monkeypatch.setattr("shutil.disk_usage", lambda _: Free)
     os.unlink(file)  # noqa: PTH108
-    with pytest.raises(OSError, match="cache needs .* GB; free disk space"):
+    with pytest.raises(OSError, match="needs .* GB; free disk space"):
         computed(cache, photos, model)
     with torch.no_grad():
         next(iter(model.parameters())).fill_(torch.inf)

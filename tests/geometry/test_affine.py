@@ -94,7 +94,7 @@ REFUSED: list[tuple[Callable[[], Geometry], str]] = [
     (lambda: replace(START, input_size=(0, 5)), "at least one pixel"),
     (lambda: replace(START, region=(0.0, 0.0, math.inf, 5.0)), "finite numbers"),
     (lambda: replace(START, matrix=((0.0, 1.0, 0.0), (1.0, 0.0, 0.0), (0.0, 0.0, 1.0))),
-     "scales, moves and flips"),
+     "scale, translate or flip"),
 ]  # fmt: skip
 
 

@@ -133,5 +133,5 @@ def test_unknown_and_random_transforms_are_refused(transform: Any, reason: str) 
 
 def test_transform_with_unexpected_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(v1.CenterCrop, "forward", lambda _, image: image[..., 1:])
-    with pytest.raises(ValueError, match=r"CenterCrop must give \(3, 3\) .* gave \(5, 6\)"):
+    with pytest.raises(ValueError, match=r"CenterCrop must return \(3, 3\) .* got \(5, 6\)"):
         transform_with_geometry(v1.CenterCrop(3), torch.zeros(3, 5, 7))

@@ -300,7 +300,7 @@ def test_values_of_float_photos_are_the_same_gray_in_all(tmp_path: Path) -> None
     assert highest(0.2, 1.0) == [51, 255]
     assert highest(60000) == [round(60000 / 257)]
     assert highest(60000, 70000, value_range=(0, 70000)) == [round(255 * 6 / 7), 255]
-    with pytest.raises(ImageError, match=r"between 0 and 70000: set value_range=\[LOW, HIGH\]"):
+    with pytest.raises(ImageError, match=r"got 0 to 70000: set value_range=\[LOW, HIGH\]"):
         highest(70000)
 
 

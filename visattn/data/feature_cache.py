@@ -128,8 +128,8 @@ class FeatureCache:
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         if needed > shutil.disk_usage(self.folder).free:
-            text = f"the feature cache needs {needed / 1e9:.2f} GB; free disk space"
-            raise OSError(errno.ENOSPC, text, str(self.folder))
+            reason = f"needs {needed / 1e9:.2f} GB; free disk space"
+            raise OSError(errno.ENOSPC, reason, str(self.folder))
         last = time.monotonic()
         with ThreadPoolExecutor(min(16, max(2, available_cores()))) as threads:
             loading = [threads.submit(load, photo) for photo in (todo or [()])[0]]

@@ -12,7 +12,7 @@ Margin = tuple[int, int]
 Row = tuple[float, float, float]
 Matrix = tuple[Row, Row, Row]
 
-_WHOLE = 0.985  # share from which a photo counts as seen: crops to whole patches lose less
+_WHOLE = 0.985  # visible fraction that counts as all: crops to whole patches lose less
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Geometry:
     region: Box
 
     def __post_init__(self) -> None:
-        """Check what files of strangers may hold."""
+        """Check values, which may come from untrusted files."""
         (a, b, _), (c, d, _), last_row = self.matrix
         numbers = [*self.region, *(value for row in self.matrix for value in row)]
         is_known = min(*self.input_size, *self.image_size) >= 1 and all(map(math.isfinite, numbers))
         if not is_known or not (a and d) or b or c or last_row != (0, 0, 1):
             raise ValueError(
-                "a geometry scales, moves and flips images of at least one pixel, with finite "
-                f"numbers; got {self}"
+                "a geometry must scale, translate or flip images of at least one pixel, with "
+                f"finite numbers; got {self}"
             )
 
     @classmethod
@@ -73,7 +73,7 @@ class Geometry:
     def cropped(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after cropping to a window, which limits the visible region.
 
-        What of the window lies beyond the input is padding, as torchvision's `crop` does.
+        The part of the window beyond the input is padding, as in torchvision's `crop`.
         """
         height, width = size
         after = self._after(1.0, float(left), 1.0, float(top), size)
@@ -83,21 +83,21 @@ class Geometry:
     def padded(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after padding the input to a canvas, with the input at (top, left).
 
-        The region stays: padding shows nothing of the image.
+        The region does not change, since padding shows nothing of the image.
         """
         return self.cropped(-top, -left, size)
 
     def flipped(self) -> "Geometry":
-        """Return the geometry after a mirroring of the input, left and right."""
+        """Return the geometry after flipping the input horizontally."""
         return self._after(-1.0, float(self.input_size[1]), 1.0, 0.0, self.input_size)
 
     def inset(self, margin: Margin) -> "Geometry":
-        """Return the geometry of a map whose cells leave a margin of the input free.
+        """Return the geometry of a map whose cells leave out a margin of the input.
 
-        The region stays: the network sees the margin, too.
+        The region does not change, since the network sees the margin, too.
 
         Args:
-            margin: Pixels of the input above and below, and left and right.
+            margin: Input pixels left out at the top and bottom, and at the left and right.
 
         Example:
             >>> network = Geometry.identity((168, 168)).resized((84, 84))
@@ -111,7 +111,7 @@ class Geometry:
 
     @property
     def seen_share(self) -> float:
-        """Share of the area of the image that is visible to the network, 0 to 1.
+        """Fraction of the area of the image that is visible to the network.
 
         Example:
             >>> Geometry.identity((224, 640)).cropped(0, 208, (224, 224)).seen_share
@@ -123,7 +123,7 @@ class Geometry:
 
     @property
     def seen_text(self) -> str:
-        """What of the photo the model saw, in words; "" if it saw all of it.
+        """How much of the photo the model saw, as text; "" if it saw all of it.
 
         Example:
             >>> photo = Geometry.identity((224, 640))
@@ -136,7 +136,7 @@ class Geometry:
         return f"the model saw {percent} % of the photo"
 
     def then(self, step: "Geometry") -> "Geometry":
-        """Return the geometry after a step that is described from its own identity.
+        """Compose with a step whose geometry starts from its own identity.
 
         Args:
             step: A geometry whose original image is the input of this one.
@@ -150,7 +150,7 @@ class Geometry:
             True
         """
         if step.image_size != self.input_size:
-            raise ValueError(f"a step after {self.input_size} starts at {step.image_size}")
+            raise ValueError(f"the step must start at {self.input_size}, got {step.image_size}")
         (a, _, c), (_, e, f), _ = step.matrix
         after = self._after(a, c, e, f, step.input_size)
         return replace(after, region=_seen_part(self.matrix, step.region, self.region))
@@ -168,7 +168,7 @@ class Geometry:
             >>> small.to_input(torch.tensor([[20.0, 10.0]]))
             tensor([[5., 5.]])
         """
-        # In double precision whatever the points are: `inv` refuses half precision.
+        # In float64 for points of any dtype: `inv` does not support half precision.
         inverse = torch.linalg.inv(torch.tensor(self.matrix, dtype=torch.float64))
         inverse = inverse.to(points)
         return points @ inverse[:2, :2].T + inverse[:2, 2]
@@ -229,7 +229,7 @@ class Geometry:
 
 
 def _seen_part(matrix: Matrix, window: Box, region: Box) -> Box:
-    """Return what a window of an input shows of a region of the image; at its edge if nothing."""
+    """Return the part of a region of the image that a window shows; at its edge if nothing."""
     (a, _, c), (_, e, f), _ = matrix
     left, top, right, bottom = region
     x0, x1 = sorted((a * window[0] + c, a * window[2] + c))

@@ -29,7 +29,7 @@ _COLORS = frozenset((
 
 
 class UnsupportedTransform:
-    """The preprocessing of a model that cannot be followed; whoever uses it gets the reason.
+    """Placeholder for preprocessing of unknown geometry; using it raises the reason.
 
     Raises:
         ValueError: The reason, when it is called or its geometry is needed.
@@ -44,7 +44,7 @@ class UnsupportedTransform:
 
 
 def center_crop(geometry: Geometry, size: Sides) -> Geometry:
-    """Return the geometry after a center crop of torchvision, which pads what is smaller.
+    """Return the geometry after torchvision's center crop, which pads smaller images.
 
     Example:
         >>> center_crop(Geometry.identity((5, 7)), (6, 3)).region
@@ -59,7 +59,7 @@ def crop_offset(length: int, target: int) -> int:
     """Return the start of a center crop, rounded half to even; negative for padding.
 
     Example:
-        >>> crop_offset(8, 5), crop_offset(5, 8)  # of an odd padding the larger part comes last
+        >>> crop_offset(8, 5), crop_offset(5, 8)  # the larger part of odd padding comes last
         (2, -1)
     """
     return round((length - target) / 2) if length >= target else -((target - length) // 2)
@@ -133,23 +133,23 @@ def transform_with_geometry(transform: object, image: Any) -> tuple[Any, Geometr
     height, width = image.shape[-2:] if isinstance(image, Tensor) else image.size[::-1]
     geometry = Geometry.identity((height, width))
     for step in steps_of(transform):
-        # Before the step runs, so that an unsupported one is refused with its reason.
+        # Before the step runs, so that an unsupported one raises with its reason.
         geometry = _after(step, geometry)
         image = step(image)
         size = tuple(image.shape[-2:]) if isinstance(image, Tensor) else image.size[::-1]
         if size != geometry.input_size:
             raise ValueError(
-                f"{type(step).__name__} must give {geometry.input_size} (height, width), "
-                f"gave {size}: its version is not supported; {_MANUAL_GEOMETRY}"
+                f"{type(step).__name__} must return {geometry.input_size} (height, width), "
+                f"got {size}: its version is not supported; {_MANUAL_GEOMETRY}"
             )
     return image, geometry
 
 
 def steps_of(transform: Any) -> Iterator[Any]:
-    """Yield the steps of a transform in their order, from nested containers too.
+    """Yield the steps of a transform in order, also from nested containers.
 
     Raises:
-        ValueError: If it is the preprocessing of a model that cannot be followed.
+        ValueError: If it is an `UnsupportedTransform`.
 
     Example:
         >>> len(list(steps_of([nn.Identity(), [nn.Identity()]])))
@@ -181,7 +181,7 @@ def _after(step: Any, geometry: Geometry) -> Geometry:
             return _resize(geometry, step.size, step.max_size)
         case "CenterCrop" | "CenterCropOrPad":
             return center_crop(geometry, step.size)
-        case "ImageClassification" | "SemanticSegmentation":  # presets of weights of torchvision
+        case "ImageClassification" | "SemanticSegmentation":  # presets of torchvision weights
             resized = _resize(geometry, step.resize_size) if step.resize_size else geometry
             return center_crop(resized, step.crop_size) if hasattr(step, "crop_size") else resized
         case "Pad":  # by one, two or four widths: left, top, right, bottom

@@ -1,4 +1,4 @@
-"""Photos and videos: found, read as RGB, resized with their geometry, and written."""
+"""Photos and videos: finding, reading as RGB, resizing with geometry, and writing."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Formats of image files that are read, and the PNG that is written."""
+"""Supported image and video formats, and PNG encoding."""
 
 import importlib
 import importlib.util
@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # NumPy and Pillow are imported to encode an image, not for help of a command
+if TYPE_CHECKING:  # NumPy and Pillow are imported to encode images, not for --help
     import numpy as np
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-MAX_PIXELS = 64_000_000  # a file of kilobytes may announce gigabytes
+MAX_PIXELS = 64_000_000  # a file of kilobytes may declare gigabytes
 IMAGE_SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib",
     ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".heic", ".heif", ".hif",
@@ -21,13 +21,13 @@ VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpe
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 
-_LONGEST_OVERLAY = 2048  # pixels; a photo of 12 megapixels makes 3 instead of 11 MB
+_LONGEST_OVERLAY = 2048  # pixels; 3 instead of 11 MB for a photo of 12 megapixels
 _LEVEL = 1  # of compression: level 6 takes several times as long, for files a tenth smaller
 
 
 @cache
 def image_formats() -> tuple[str, ...]:
-    """Return the formats that are read, as Pillow names them; HEIF if pillow-heif is installed."""
+    """Return Pillow's names of the supported formats; HEIF if pillow-heif is installed."""
     if importlib.util.find_spec("pillow_heif") is None:
         return _FORMATS
     library: Any = importlib.import_module("pillow_heif")
@@ -36,7 +36,7 @@ def image_formats() -> tuple[str, ...]:
 
 
 def unknown_format(content: bytes) -> str:
-    r"""Return why the content of a file is no image.
+    r"""Return why the content of a file cannot be read as an image.
 
     Example:
         >>> unknown_format(b"GIF")
@@ -49,7 +49,7 @@ def unknown_format(content: bytes) -> str:
 
 
 def is_video(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is named like a video.
+    """Return whether a file has the suffix of a video.
 
     Example:
         >>> is_video("clip.MP4"), is_video("photo.jpg")
@@ -59,11 +59,11 @@ def is_video(path: str | os.PathLike[str]) -> bool:
 
 
 def encode_png(pixels: "np.ndarray", palette: bytes | None = None) -> bytes:
-    """Return an image as PNG.
+    """Encode an image as PNG.
 
     Args:
         pixels: The image: gray with 8 or 16 bits, RGB or RGBA with 8.
-        palette: Colors of the 256 gray levels, which then are indices: the numbers stay the same.
+        palette: Colors of the 256 gray levels, which become palette indices of the same value.
 
     Example:
         >>> encode_png(np.zeros((2, 3), np.uint16))[1:4]
@@ -80,9 +80,9 @@ def encode_png(pixels: "np.ndarray", palette: bytes | None = None) -> bytes:
 
 
 def encode_overlay(pixels: "np.ndarray") -> bytes:
-    """Return a photo that was drawn on, for the eye, as PNG: shrunk if a side has over 2048 pixels.
+    """Encode an overlay for viewing as PNG, downsampled if a side exceeds 2048 pixels.
 
-    What is measured lies in other files: maps at their own resolution, masks of the photo.
+    Maps and masks are saved in other files, at their own resolution.
 
     Example:
         >>> png = encode_overlay(np.zeros((1000, 4096, 3), np.uint8))

@@ -1,6 +1,6 @@
 """Image reader: files, bytes, PIL images and arrays to upright 8-bit RGB, or one clear error.
 
-Of arrays that are no photos the values of all channels are kept, beside a rendering.
+Arrays that are not photos keep the values of all channels, along with a rendering.
 """
 
 import io
@@ -28,9 +28,9 @@ from visattn.results.records import read_array
 
 _MAX_BYTES = 256 * 2**20
 _MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
-_MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
+_MAX_ASPECT = 100  # resizing the short side of a longer strip would take too much memory
 _THUMBNAIL = 640  # pixels
-_ROUNDING = 0.02  # by which interpolation may leave 0 to 1
+_ROUNDING = 0.02  # interpolation may exceed [0, 1] by this
 _TURNS = {  # EXIF orientation -> operation that makes the stored pixels upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -40,10 +40,10 @@ _TURNS = {  # EXIF orientation -> operation that makes the stored pixels upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_XMP = ("xmp", "XML:com.adobe.xmp")  # Pillow would turn an image by it; browsers do not
+_XMP = ("xmp", "XML:com.adobe.xmp")  # Pillow would rotate by it; browsers do not
 # After FF, 00 is data and D0 to D7 are restarts within a scan: neither begins a segment.
 _JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]", re.DOTALL)
-_PILLOW_LOCK = threading.Lock()  # warning filters and its limit are global to the process
+_PILLOW_LOCK = threading.Lock()  # its limit and warning filters are process-wide
 
 PathLike = str | os.PathLike[str]
 
@@ -59,7 +59,7 @@ class LoadedImage:
     Args:
         pixels: RGB, 0 to 255.
         name: Path of the file, or `image`.
-        values: Values of the channels, if it is no photo: `pixels` is then a rendering of them.
+        values: Channel values, if it is not a photo; `pixels` is then a rendering of them.
         display: What the rendering shows; "" for a photo.
 
     Example:
@@ -90,7 +90,7 @@ class LoadedImage:
 ImageLike = (
     PathLike | Location | bytes | io.IOBase | Image.Image | np.ndarray | LoadedImage | Tensor
 )
-"""Every form of an image; tensors are inputs of a model, which `visattn.explain` takes alone."""
+"""All types of images; tensors are model inputs, which only `visattn.explain` accepts."""
 _SOURCES = (str, os.PathLike, Location, bytes, Image.Image, np.ndarray, LoadedImage)
 
 
@@ -121,26 +121,26 @@ def read_image(
     max_pixels: int = MAX_PIXELS,
     value_range: tuple[float, float] | None = None,
 ) -> LoadedImage:
-    """Return an image as upright 8-bit RGB, or with the values of all its channels.
+    """Read an image as upright 8-bit RGB, or with the values of all its channels.
 
-    Of an animation the first frame is read. Transparent pixels are composited on white. 16-bit
-    values are scaled by 255/65535; wider integers and floats in a file by their own range, with
-    NaN as black. Color profiles are not applied.
+    Animations give their first frame. Transparent pixels are composited on white. 16-bit values are
+    scaled by 255/65535; wider integers and floats in a file by their own range, with NaN as black.
+    Color profiles are not applied.
 
     Args:
-        source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF; HEIC with the extra `heif`;
-            an array in a .npy file), the bytes of one, one that is open for reading bytes, a PIL
-            image, an array as `visattn.images.rgb.from_array` accepts it, or a `LoadedImage`, which
-            is returned unchanged.
-        channels: Channels of the model that takes the image: arrays that are no photos, and for
-            other numbers than 1 and 3 all images, then have `values` (multispectral, depth).
-        max_pixels: Largest image that is decoded.
-        value_range: The values of files of floats and 32-bit integers that become black and white,
-            as `visattn.images.rgb.to_rgb` takes it, instead of their own range.
+        source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF; HEIC with the extra `heif`; an
+            array in a .npy file), its bytes, an open binary file, a PIL image, an array as
+            `visattn.images.rgb.from_array` accepts it, or a `LoadedImage`, which is returned
+            unchanged.
+        channels: Number of channels of the model. Arrays that are not photos then have `values`,
+            and all images do if it is neither 1 nor 3 (multispectral, depth).
+        max_pixels: Maximum number of pixels to decode.
+        value_range: Values of float and 32-bit files that map to black and white instead of their
+            own range; see `visattn.images.rgb.to_rgb`.
 
     Raises:
         ImageError: If the image cannot be read, for any reason; the cause is chained.
-        TypeError: If `source` is of another type.
+        TypeError: If `source` has an unsupported type.
 
     Example:
         >>> read_image(np.array([[0, 257, 65535]], dtype=np.uint16)).pixels[0, :, 0]
@@ -174,13 +174,13 @@ def read_image(
 
 
 def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
-    """Return the class numbers of an image file, upright: its gray values or palette indices.
+    """Return the class indices of an upright mask: its gray values or palette indices.
 
     Args:
-        source: A file with one channel, such as a PNG, or the bytes of one.
+        source: A file with one channel, such as a PNG, or its bytes.
 
     Raises:
-        ImageError: If the image cannot be read, has several channels, or numbers above 255.
+        ImageError: If the image cannot be read, has several channels, or values above 255.
 
     Example:
         >>> file = io.BytesIO()
@@ -193,7 +193,7 @@ def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
         numbers = np.array(_upright(image, image))
         if numbers.ndim != 2 or numbers.dtype.kind not in "biu" or not 0 <= numbers.max() <= 255:
             raise ImageError(
-                f"a mask must have one channel of class numbers from 0 to 255, got {image.mode} "
+                f"a mask must have one channel of class indices from 0 to 255, got {image.mode} "
                 f"up to {numbers.max()}: save it as a gray or palette PNG"
             )
         return numbers.astype(np.uint8)
@@ -218,7 +218,7 @@ def read_size(
 
 
 def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
-    """Return an image at up to 640 pixels, for notebooks.
+    """Downsample an image to at most 640 pixels, for notebooks.
 
     Example:
         >>> make_thumbnail(LoadedImage(np.zeros((900, 1300, 3), np.uint8))).shape
@@ -229,7 +229,7 @@ def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
 
 
 def _open_image(source: ImageLike, max_pixels: int) -> Image.Image:
-    """Return an image whose header is read, and whose size is checked."""
+    """Open an image: read its header and check its size."""
     if isinstance(source, Image.Image):
         image = source
     elif isinstance(source, np.ndarray):
@@ -243,16 +243,16 @@ def _open_image(source: ImageLike, max_pixels: int) -> Image.Image:
     width, height = image.size
     if width * height > max_pixels:
         raise ImageError(
-            f"{width} x {height} pixels are more than {max_pixels:,}: read_image(photo, "
-            "max_pixels=N), or visattn overlay --max-pixels N, reads it"
+            f"{width} x {height} pixels are more than {max_pixels:,}: raise the limit with "
+            "read_image(photo, max_pixels=N) or visattn overlay --max-pixels N"
         )
     if max(width, height) > _MAX_ASPECT * min(width, height):
-        raise ImageError(f"{width} x {height} pixels: the aspect ratio exceeds {_MAX_ASPECT}")
+        raise ImageError(f"the aspect ratio of {width} x {height} pixels exceeds {_MAX_ASPECT}")
     return image
 
 
 def _open_content(content: bytes, max_pixels: int) -> Image.Image:
-    with _PILLOW_LOCK, warnings.catch_warnings(action="ignore"):  # of size, of damaged tags
+    with _PILLOW_LOCK, warnings.catch_warnings(action="ignore"):  # about size and damaged tags
         limit = Image.MAX_IMAGE_PIXELS
         if max_pixels > MAX_PIXELS:
             Image.MAX_IMAGE_PIXELS = max_pixels
@@ -263,15 +263,15 @@ def _open_content(content: bytes, max_pixels: int) -> Image.Image:
         finally:
             Image.MAX_IMAGE_PIXELS = limit
     if image.format in ("JPEG", "MPO") and _count_scans(content) > _MAX_SCANS:
-        raise ImageError(f"a JPEG with more than {_MAX_SCANS} scans")
+        raise ImageError(f"a JPEG must have at most {_MAX_SCANS} scans")
     return image
 
 
 def _count_scans(content: bytes) -> int:
-    """Return the number of scans of a JPEG: a progressive one of kilobytes may have thousands.
+    """Count the scans of a JPEG: a progressive file of kilobytes may have thousands.
 
-    Thumbnails inside the header are not counted, nor is anything after the end of the image, where
-    telephones append films (ITU-T T.81, annex B).
+    Thumbnails in the header are not counted, nor anything after the end of the image, where phones
+    append videos (ITU-T T.81, annex B).
     """
     scans, offset = 0, 2
     while match := _JPEG_MARKER.search(content, offset):
@@ -286,20 +286,20 @@ def _count_scans(content: bytes) -> int:
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
-    # Pillow reports the size of a TIFF upright already.
+    # For TIFF, Pillow already reports the upright size.
     turned = _exif_orientation(image) >= 5 and image.format != "TIFF"
     return (width, height) if turned else (height, width)
 
 
 def _upright(image: Image.Image, pixels: Image.Image) -> Image.Image:
-    """Return pixels of an image, made upright by its EXIF orientation."""
+    """Rotate the pixels of an image upright by its EXIF orientation."""
     image.load()  # makes a TIFF upright
     turn = _TURNS.get(_exif_orientation(image))
     return pixels if turn is None else pixels.transpose(turn)
 
 
 def _exif_orientation(image: Image.Image) -> int:
-    with _PILLOW_LOCK, warnings.catch_warnings(action="ignore"):  # of size, of damaged tags
+    with _PILLOW_LOCK, warnings.catch_warnings(action="ignore"):  # about size and damaged tags
         xmp = {key: image.info.pop(key) for key in _XMP if key in image.info}
         try:
             return image.getexif().get(ExifTags.Base.Orientation, 1)
@@ -311,7 +311,7 @@ def _exif_orientation(image: Image.Image) -> int:
 
 @contextmanager
 def _reading(source: object) -> Iterator[str]:
-    """Give an image its name; raise any error of a decoder with the name and the reason."""
+    """Yield the name of an image; raise decoder errors with the name and the reason."""
     name = str(getattr(source, "filename", "")) or "image"
     if isinstance(source, (str, os.PathLike)):
         name = os.fspath(source)
@@ -320,8 +320,8 @@ def _reading(source: object) -> Iterator[str]:
     elif not isinstance(source, _SOURCES):
         raise TypeError(
             "an image must be a path, bytes, an open file, a PIL image, an array or a LoadedImage, "
-            f"got {type(source).__name__}; tensors are inputs of a model, which visattn.explain "
-            "takes"
+            f"got {type(source).__name__}; pass tensors, as model inputs, to "
+            "visattn.explain"
         )
     try:
         yield name
@@ -337,10 +337,10 @@ def _reading(source: object) -> Iterator[str]:
 
 
 def single_image(tensor: Tensor) -> Shaped[Tensor, "c y x"]:
-    """Return a tensor, or a batch of one, as a single image without its history.
+    """Return a tensor, or a batch of one, as a single detached image.
 
     Raises:
-        ValueError: If it is no image.
+        ValueError: If it is not a single image.
 
     Example:
         >>> single_image(torch.zeros(1, 3, 4, 6)).shape
@@ -349,7 +349,7 @@ def single_image(tensor: Tensor) -> Shaped[Tensor, "c y x"]:
     if tensor.ndim == 4 and len(tensor) == 1:
         tensor = tensor[0]
     if tensor.ndim != 3:
-        kind = "; volumes and clips are not explained" if tensor.ndim > 3 else ""
+        kind = "; volumes and clips are not supported" if tensor.ndim > 3 else ""
         raise ValueError(
             f"a tensor must be an image [c, y, x] or a batch [b, c, y, x], got "
             f"{list(tensor.shape)}{kind}"
@@ -362,9 +362,9 @@ def render_tensor(
     mean: Iterable[float] | None = None,
     std: Iterable[float] | None = None,
 ) -> LoadedImage:
-    """Return the rendering of an input of a model: its colors if mean and std are known.
+    """Render a model input, in its original colors if mean and std are known.
 
-    Without them, or if values then leave 0 to 1, each channel is stretched between its percentiles.
+    Otherwise, or if values then exceed [0, 1], each channel is stretched between its percentiles.
 
     Example:
         >>> render_tensor(torch.zeros(3, 2, 2), (0.5,) * 3, (0.25,) * 3).pixels[0, 0]
@@ -375,7 +375,7 @@ def render_tensor(
     if mean is not None and std is not None:
         scale, shift = (torch.tensor(list(each)).view(-1, 1, 1) for each in (std, mean))
         colors = values * scale + shift
-        # Interpolation and rounding may leave 0 to 1 by little.
+        # Interpolation and rounding may slightly exceed [0, 1].
         if colors.min() > -_ROUNDING and colors.max() < 1 + _ROUNDING:
             values = colors.clamp(0, 1)
             text = "; mean and std undone"

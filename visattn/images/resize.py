@@ -23,7 +23,7 @@ _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.B
 
 @dataclass(frozen=True)
 class ResizeSpec:
-    """Resizing of images of any size to the input size of a network.
+    """How images of any size are resized to the input size of a network.
 
     Args:
         size: Height and width of the network's input.
@@ -35,7 +35,7 @@ class ResizeSpec:
         fill: Color of the padding, RGB, 0 to 255.
 
     Raises:
-        ValueError: If the mode or the interpolation is another one.
+        ValueError: If the mode or the interpolation is unknown.
 
     Example:
         >>> ResizeSpec((224, 224), shorter=256).mode
@@ -49,7 +49,7 @@ class ResizeSpec:
     fill: tuple[int, int, int] = (0, 0, 0)
 
     def __post_init__(self) -> None:
-        """Refuse a mode that would be taken for another."""
+        """Check mode and interpolation."""
         if self.mode not in get_args(ResizeMode) or self.interpolation not in _FILTERS:
             raise ValueError(
                 "mode must be crop, squash or pad, and interpolation bilinear or bicubic, got "
@@ -72,10 +72,10 @@ class ResizeSpec:
 def resize_to_input(
     image: LoadedImage, resize: ResizeSpec
 ) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
-    """Return an image at the input size of a network, and its geometry.
+    """Resize an image to the input size of a network, and return its geometry, too.
 
-    The pixels equal those of `torchvision.transforms.v2` (`Resize` on a PIL image, then
-    `CenterCrop`) to the bit.
+    The pixels are bit-identical to those of `torchvision.transforms.v2` (`Resize` on a PIL image,
+    then `CenterCrop`).
 
     Example:
         >>> image = LoadedImage(np.zeros((480, 640, 3), dtype=np.uint8))
@@ -92,13 +92,13 @@ def resize_to_input(
 def resize_channels(
     image: LoadedImage, resize: ResizeSpec, fill: Sequence[float]
 ) -> tuple[Float[Tensor, "c y x"], Geometry]:
-    """Return the values of an image of any number of channels at the input size, and its geometry.
+    """Resize an image with any number of channels, and return its geometry, too.
 
-    They equal those of `torchvision.transforms.v2` on a tensor.
+    The values equal those of `torchvision.transforms.v2` on a tensor.
 
     Args:
         image: With `values`.
-        resize: How; its `fill` is not used.
+        resize: How to resize; its `fill` is not used.
         fill: Value of padding in each channel.
 
     Example:

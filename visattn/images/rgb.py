@@ -1,4 +1,4 @@
-"""Images and arrays of any depth, mode and number of channels as 8-bit RGB."""
+"""Conversion of images and arrays of any depth, mode and number of channels to 8-bit RGB."""
 
 import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
@@ -6,24 +6,24 @@ from PIL import Image
 
 _UNIT = (0.0, 1.0)
 _ENDS = (2, 98)  # percentiles between which a channel is shown
-_ENOUGH = 10_000  # values for these
-_FULL = {"b": 1.0, "u1": 255.0, "u2": 65535.0}  # values that count as 1
+_ENOUGH = 10_000  # values to compute them from
+_FULL = {"b": 1.0, "u1": 255.0, "u2": 65535.0}  # values that map to 1
 
 
 def to_rgb(image: Image.Image, value_range: tuple[float, float] | None = None) -> Image.Image:
-    """Return a PIL image in 8-bit RGB, with transparent pixels composited on white.
+    """Convert a PIL image to 8-bit RGB, with transparent pixels composited on white.
 
     16-bit grays are scaled by 255/65535; wider integers and floats by their own range, with NaN
-    as black. The input is not modified; an RGB image is returned as it is.
+    as black. The input is not modified; an RGB image is returned as is.
 
     Args:
         image: The image.
-        value_range: The values of integers wider than 8 bits and of floats that become black and
-            white, instead; values beyond are clipped. (0, 1) keeps 16 bits as they are and refuses
-            others beyond.
+        value_range: Values of floats and of integers wider than 8 bits that map to black and white
+            instead; values beyond are clipped. (0, 1) keeps the scaling of 16 bits, and raises for
+            other values beyond.
 
     Raises:
-        ValueError: If values are not between 0 and 1, and `value_range` says so.
+        ValueError: If `value_range` is (0, 1) and other values than 16 bits are outside.
 
     Example:
         >>> half_black = Image.new("LA", (1, 1), (0, 128))
@@ -42,14 +42,14 @@ def to_rgb(image: Image.Image, value_range: tuple[float, float] | None = None) -
 
 
 def from_array(array: Shaped[np.ndarray, "..."]) -> Image.Image:
-    r"""Return an array as a PIL image with 8 bits per channel.
+    r"""Convert an array to a PIL image with 8 bits per channel.
 
     Args:
         array: `[y, x]` or `[y, x, c]`: gray (1 channel), gray and alpha (2), RGB (3) or RGBA (4),
             as bool, uint8, uint16, or floats between 0 and 1.
 
     Raises:
-        ValueError: If the shape, the dtype or the range is another one.
+        ValueError: If the shape, the dtype or the range is not supported.
 
     Example:
         >>> from_array(np.array([[0.0, 0.5, 1.0]])).tobytes()
@@ -83,11 +83,11 @@ def _gray(
     transparent: object,
     value_range: tuple[float, float] | None,
 ) -> Image.Image:
-    # Pillow opens a PGM of 16 bits as 32-bit integers; only the range tells it from a 32-bit TIFF.
+    # Pillow opens 16-bit PGM as 32-bit integers; only their range differs from a 32-bit TIFF.
     wide = values.dtype.kind == "f" or values.min() < 0 or values.max() > 65535
     if not wide and value_range in (None, _UNIT):
         gray = _uint16_to_uint8(values)
-        # Compared before scaling, which turns up to 257 neighboring values into one gray.
+        # Compare before scaling, which maps up to 257 neighboring values to one gray.
         return Image.fromarray(np.where(values == transparent, np.uint8(255), gray))
     with np.errstate(invalid="ignore"):  # copying a signaling NaN warns
         values = values.astype(np.float64)
@@ -95,8 +95,8 @@ def _gray(
     ends = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     if value_range == _UNIT and not 0 <= ends[0] <= ends[1] <= 1:
         raise ValueError(
-            f"its values lie between {ends[0]:g} and {ends[1]:g}: set value_range=[LOW, HIGH], the "
-            "values that become black and white in all photos"
+            f"values must be between 0 and 1, got {ends[0]:g} to {ends[1]:g}: set "
+            "value_range=[LOW, HIGH], the values that become black and white in all photos"
         )
     low, high = value_range or ends
     shares = (np.clip(np.nan_to_num(values, nan=low), low, high) - low) / ((high - low) or 1.0)
@@ -109,7 +109,7 @@ def _uint16_to_uint8(values: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..
 
 
 def is_photo(array: Shaped[np.ndarray, "..."]) -> bool:
-    """Return whether an array holds gray values or colors: 1 to 4 channels, 0 to 1 or unsigned.
+    """Return whether an array is a photo: 1 to 4 channels, unsigned or floats from 0 to 1.
 
     Example:
         >>> is_photo(np.zeros((2, 3, 4), np.uint16)), is_photo(np.zeros((2, 3, 5), np.uint8))
@@ -123,14 +123,14 @@ def is_photo(array: Shaped[np.ndarray, "..."]) -> bool:
 
 
 def channel_values(array: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "y x c"]:
-    """Return the values of the channels of an array.
+    """Return the channel values of an array.
 
     Args:
-        array: `[y, x]` or `[y, x, c]`. Of uint8 and uint16 the largest number becomes 1, as in
-            photos; signed and wider integers and floats are taken as they are.
+        array: `[y, x]` or `[y, x, c]`. uint8 and uint16 are scaled so that their maximum becomes 1,
+            as in photos; signed and wider integers and floats keep their values.
 
     Raises:
-        ValueError: If it has another shape or type.
+        ValueError: If the shape or the type is not supported.
 
     Example:
         >>> channel_values(np.array([[0, 65535]], np.uint16))[..., 0]
@@ -138,8 +138,8 @@ def channel_values(array: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "y x
     """
     if array.ndim not in (2, 3) or 0 in array.shape or array.dtype.kind not in "buif":
         raise ValueError(
-            f"an image of channels must be numbers [y, x] or [y, x, c], got {array.dtype} of shape "
-            f"{list(array.shape)}; volumes and batches are passed image by image"
+            "an array of channels must be numeric, [y, x] or [y, x, c], got "
+            f"{array.dtype} of shape {list(array.shape)}; pass volumes and batches image by image"
         )
     full = _FULL.get(array.dtype.kind) or _FULL.get(array.dtype.str[1:], 1.0)
     values = (array.astype(np.float64) / full).astype(np.float32)
@@ -149,7 +149,7 @@ def channel_values(array: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "y x
 def draw_channels(
     values: Float32[np.ndarray, "y x c"],
 ) -> tuple[UInt8[np.ndarray, "y x 3"], str]:
-    """Return a rendering of the first three channels, or of the first in gray; and what it shows.
+    """Render the first three channels, or the first in gray; return a description, too.
 
     Channels with values from 0 to 1 are shown as they are; others are stretched, each from its 2nd
     to its 98th percentile.
@@ -178,10 +178,10 @@ def _stretched(channel: Float32[np.ndarray, "y x"]) -> Float32[np.ndarray, "y x"
     values = channel[finite]
     if not values.size:
         return np.zeros_like(channel)
-    # of evenly spaced values: all of them take as long as the other steps of a map together
+    # A subsample: with all values this takes as long as the rest of a map.
     low, high = np.percentile(values[:: max(1, values.size // _ENOUGH)], _ENDS)
     scaled = np.where(finite, channel, np.float32(low))
     scaled -= np.float32(low)
-    with np.errstate(over="ignore"):  # where both percentiles are one value
+    with np.errstate(over="ignore"):  # if both percentiles are equal
         scaled /= max(np.float32(high - low), np.finfo(np.float32).tiny)
     return np.clip(scaled, 0, 1, out=scaled)

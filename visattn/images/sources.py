@@ -1,4 +1,4 @@
-"""Photos by what users have: files, folders, patterns, lists, archives, URLs; and samples."""
+"""Finding photos: in files, folders, patterns, lists, archives and URLs; and samples."""
 
 import glob
 import os
@@ -16,13 +16,13 @@ from visattn.io.sources import ARCHIVES, Source, is_url, remote_files  # noqa: T
 
 PathLike = str | os.PathLike[str]
 _MAX_LIST_BYTES = 2**28
-_HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
+_HEAD_OF_PAGE = 4096  # bytes of a page that include its generator tag
 _SAMPLES = Path(__file__).parent / "samples"
 _GENERATOR = b'<meta name="generator" content="visattn">'
 
 
 def sample_photos() -> list[Path]:
-    """Return the files of six COCO photos; `ATTRIBUTION.md` in their folder names the authors.
+    """Return the paths of six COCO photos; `ATTRIBUTION.md` in their folder credits the authors.
 
     Example:
         >>> [photo.stem for photo in sample_photos()][:2]
@@ -35,25 +35,25 @@ def sample_photos() -> list[Path]:
 def find_images(
     roots: PathLike | Iterable[PathLike], *, keep_missing: bool = False, **walking: Any
 ) -> list[Any]:
-    """Return the image files among files, folders, patterns, archives and URLs, in their order.
+    """Find image files in files, folders, patterns, archives and URLs, in the given order.
 
-    A file is returned as it is. A folder is searched recursively for image suffixes, in
-    alphabetical order, as `visattn.io.safe_paths.walk_files` does; hidden files and folders are
-    skipped, and links to folders are followed without cycles. Unreadable files, such as broken
-    links, are included: `read_image` reports the reason.
+    A file is returned as is. A folder is searched recursively for image suffixes, in alphabetical
+    order, by `visattn.io.safe_paths.walk_files`; hidden files and folders are skipped, and links to
+    folders are followed without cycles. Unreadable files, such as broken links, are included:
+    `read_image` reports the reason.
 
     Args:
-        roots: One of them or several. A pattern such as `photos/*.jpg` is expanded if no file has
-            its name.
-        keep_missing: Return files that do not exist, too, whose reading fails.
+        roots: One or several sources. A pattern such as `photos/*.jpg` is expanded if no file has
+            this name.
+        keep_missing: Also return files that do not exist; reading them fails.
         walking: Options of `walk_files`: `exclude`, `skip` and `onerror`.
 
     Returns:
-        Files as a `Path`, others as a `Location`; none twice.
+        Local files as a `Path`, others as a `Location`; without duplicates.
 
     Raises:
         FileNotFoundError: If a path does not exist, or there is no image at all.
-        ImportError: If a package is missing that reads a store.
+        ImportError: If the package that reads a store is missing.
         OSError: If a folder cannot be listed, or an archive or store cannot be read.
 
     Example:
@@ -81,8 +81,8 @@ def find_images(
             continue
         photos += [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
     if not photos:
-        places = ", ".join(map(str, expanded)) or "an empty list"
-        raise FileNotFoundError(f"no image in {places}; looked for {' '.join(IMAGE_SUFFIXES)}")
+        searched = ", ".join(map(str, expanded)) or "an empty list"
+        raise FileNotFoundError(f"no image in {searched}; looked for {' '.join(IMAGE_SUFFIXES)}")
     return list(dict.fromkeys(photos))
 
 
@@ -121,14 +121,14 @@ def expand_patterns(roots: PathLike | Iterable[PathLike]) -> list[PathLike]:
 
 
 def read_list(file: Path) -> list[str]:
-    r"""Return the sources in a list of files: one a line, or separated by NUL as `find -print0`.
+    r"""Return the sources in a list file: one per line, or separated by NUL as by `find -print0`.
 
     Args:
-        file: The list; `-` is the standard input. Its paths are those of the working directory.
+        file: The list; `-` for standard input. Its paths are relative to the working directory.
 
     Raises:
         OSError: If it cannot be opened.
-        ValueError: If it is empty, too long, or no regular file.
+        ValueError: If it is empty, too long, or not a regular file.
 
     Example:
         >>> file = getfixture("tmp_path") / "list.txt"
@@ -142,7 +142,7 @@ def read_list(file: Path) -> list[str]:
         with open_regular_file(file) as stream:
             content = stream.read(_MAX_LIST_BYTES + 1)
     if len(content) > _MAX_LIST_BYTES:
-        raise ValueError(f"{file} has more than {_MAX_LIST_BYTES:,} bytes: it is no list of files")
+        raise ValueError(f"a list of files must have at most {_MAX_LIST_BYTES:,} bytes: {file}")
     separator = b"\0" if b"\0" in content else b"\n"
     lines = content.removeprefix(b"\xef\xbb\xbf").split(separator)
     names = [os.fsdecode(line.strip(b"\r")) for line in lines]
@@ -177,12 +177,12 @@ def list_photos(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
 def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage]:
     """Read images one by one, and all images in folders, archives and stores.
 
-    Of those, files that cannot be read are skipped with a warning, and folders below with results
-    of visattn are skipped.
+    In these, unreadable files are skipped with a warning, and so are folders with results of
+    visattn.
 
     Raises:
         FileNotFoundError: If a folder contains no image.
-        ImageError: If an image cannot be read that was named itself.
+        ImageError: If an image that was passed by itself cannot be read.
     """
     items = list_images(images)
     sources = list_photos(items)

@@ -1,4 +1,4 @@
-"""Frames of video files, upright and in RGB, and MP4 files of frames, by OpenCV."""
+"""Reading of video frames, upright and in RGB, and writing of MP4 files, with OpenCV."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from visattn.images.reader import ImageError
 from visattn.io.safe_text import open_regular_file
 
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat")  # they name other files
-_MAX_PIXELS = 64_000_000  # of a frame, as for images: a few bytes may announce gigabytes
+_MAX_PIXELS = 64_000_000  # per frame, as for images: a few bytes may declare gigabytes
 
 
 class VideoError(ImageError):
@@ -21,7 +21,7 @@ class VideoError(ImageError):
 
 
 def frame_rate(path: str | os.PathLike[str]) -> float:
-    """Return the frames per second of a video; 25 if the file does not say them.
+    """Return the frames per second of a video; 25 if the file does not state them.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -34,7 +34,7 @@ def frame_rate(path: str | os.PathLike[str]) -> float:
 def read_frames(
     path: str | os.PathLike[str], *, every: int = 1
 ) -> Iterator[UInt8[np.ndarray, "y x 3"]]:
-    """Yield every n-th frame of a video, rotated as the file says.
+    """Yield every n-th frame of a video, rotated upright.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -47,7 +47,7 @@ def read_frames(
         [0, 240]
     """
     cv2, capture, count = _opencv(), _opened(path), 0
-    while capture.grab():  # each frame must be decoded, for those after it
+    while capture.grab():  # every frame must be decoded for those after it
         if count % every == 0:
             yield cv2.cvtColor(capture.retrieve()[1], cv2.COLOR_BGR2RGB)
         count += 1
@@ -56,8 +56,8 @@ def read_frames(
 
 
 def _opencv() -> Any:
-    """Return OpenCV, imported when a video is read: some machines lack its system libraries."""
-    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # our errors say what matters
+    """Import OpenCV only when a video is read: some machines lack its system libraries."""
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # our errors replace its log
     import cv2
 
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
@@ -65,7 +65,7 @@ def _opencv() -> Any:
 
 
 def _opened(path: str | os.PathLike[str]) -> Any:
-    """Return an open video; it is opened by FFmpeg alone, never as a pattern or address."""
+    """Open a video with FFmpeg only, never as an image sequence or URL."""
     with open_regular_file(Path(path)) as file:
         if file.read(8).startswith(_PLAYLISTS):
             raise VideoError(f"{path} is a playlist; pass the video files that it names")
@@ -82,10 +82,10 @@ def _opened(path: str | os.PathLike[str]) -> Any:
 
 
 def write_mp4(path: Path, frames: Iterable[UInt8[np.ndarray, "y x 3"]], fps: float) -> None:
-    """Write RGB frames as MPEG-4; odd sides get one more row or column, which encoders need.
+    """Write RGB frames as MPEG-4; odd sides are padded by a row or column, as encoders require.
 
     Raises:
-        OSError: If the file does not hold all frames, as on a full disk: OpenCV says nothing.
+        OSError: If the file lacks frames, as on a full disk, which OpenCV does not report.
         VideoError: If it cannot be read again.
     """
     cv2, count = _opencv(), 0

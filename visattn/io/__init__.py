@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, read safely."""
+"""Files: atomic writing, and safe reading of untrusted content."""

@@ -15,20 +15,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PART = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.part(\.[0-9A-Za-z]{1,12})?")
-_DAY = 86_400.0  # seconds; no writer takes as long
-_MIN_FREE_BYTES = 2**16  # below this a writer that failed without an errno had no space
+_DAY = 86_400.0  # seconds; longer than any write
+_MIN_FREE_BYTES = 2**16  # with less, a write that failed without an errno had no space
 
 
 @contextmanager
 def atomic_replace(path: str | os.PathLike[str], *, suffix: str = "") -> Iterator[Path]:
-    """Yield the path of a temporary file that replaces `path` in one rename after the block.
+    """Yield the path of a temporary file, which replaces `path` in one rename after the block.
 
-    It lies in the same directory, so that the rename is atomic on every file system. Content and
-    rename are flushed to the disk: after a crash the path holds either all of the old content or
-    all of the new.
+    It is in the same directory, so the rename is atomic on every file system. Content and rename
+    are flushed to disk: after a crash the path has either the complete old content or the complete
+    new content.
 
     Args:
-        suffix: Suffix of the temporary file, for writers that choose the format by it.
+        suffix: Suffix of the temporary file, for writers that derive the format from it.
 
     Raises:
         OSError: If the file cannot be written; the old content is intact.
@@ -44,7 +44,7 @@ def atomic_replace(path: str | os.PathLike[str], *, suffix: str = "") -> Iterato
     part = _part_of(target, suffix)
     try:
         yield part
-        flush(part)  # content before name: a crash could leave an empty file under the name
+        flush(part)  # before the rename: a crash could otherwise leave an empty file
         part.replace(target)
     except BaseException as error:
         full = isinstance(error, RuntimeError) and is_disk_full(target.parent)
@@ -69,7 +69,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | str) -> None:
         >>> len(file.read_bytes())
         5
     """
-    if Path(path).exists() and not Path(path).is_file():  # a device would be replaced for all users
+    if Path(path).exists() and not Path(path).is_file():  # the rename would replace a device
         raise OSError(f"{path} is not a regular file; choose another name")
     with atomic_replace(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -77,7 +77,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | str) -> None:
 
 @contextmanager
 def temporary_folder(beside: Path) -> Iterator[Path]:
-    """Yield an empty folder in the directory of a path, which is removed at the end.
+    """Yield an empty folder next to a path; it is removed afterwards.
 
     Example:
         >>> with temporary_folder(getfixture("tmp_path") / "scenes") as part:
@@ -97,7 +97,7 @@ def remove_partial_files(folder: Path, older_than: float = _DAY) -> None:
 
     Args:
         folder: The directory.
-        older_than: Age in seconds from which none is that of a running writer.
+        older_than: Minimum age in seconds, to keep the files of running writers.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -108,7 +108,7 @@ def remove_partial_files(folder: Path, older_than: float = _DAY) -> None:
         ['.notes.part', 'last.ckpt']
     """
     for path in [*folder.iterdir()] if folder.is_dir() else ():
-        with contextlib.suppress(OSError):  # another process removes it
+        with contextlib.suppress(OSError):  # another process removed it
             if _PART.fullmatch(path.name) and time.time() - path.lstat().st_mtime >= older_than:
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -130,7 +130,7 @@ def flush(path: Path) -> None:
 
 
 def is_disk_full(folder: str | os.PathLike[str]) -> bool:
-    """Return whether the disk of a folder has no room left, even for a small file.
+    """Return whether the disk of a folder has no space left, even for a small file.
 
     Example:
         >>> is_disk_full(".")
@@ -140,6 +140,6 @@ def is_disk_full(folder: str | os.PathLike[str]) -> bool:
 
 
 def _part_of(target: Path, suffix: str = "") -> Path:
-    """Return a new name of a temporary file or folder."""
+    """Return a new name for a temporary file or folder."""
     # 50 characters are at most 200 bytes, within the limit of 255 bytes for a file name.
     return target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}.part{suffix}")

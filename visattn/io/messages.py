@@ -13,10 +13,10 @@ _MAX_LISTED = 20
 def did_you_mean(
     name: str, choices: Iterable[str], *, n: int = 3, otherwise: str | None = None
 ) -> str:
-    """Return a hint with the names that are most similar to an unknown one.
+    """Return a hint with the names most similar to an unknown one.
 
     Args:
-        n: Largest number of names.
+        n: Maximum number of names.
         otherwise: The hint if no name is similar; by default a list of the choices.
 
     Example:
@@ -43,7 +43,7 @@ _OTHER_NAMES = {
 
 
 def own_name(name: str) -> str:
-    """Return a hint if an option is called so in other libraries; "" if not.
+    """Return a hint if an option has this name in other libraries; "" if not.
 
     Example:
         >>> own_name("imgsz"), own_name("--cmap"), own_name("opacity")

@@ -1,4 +1,4 @@
-"""Directory walks and file names that cannot lead out of a directory."""
+"""Directory walks, and file names that cannot leave a directory."""
 
 import os
 import unicodedata
@@ -11,12 +11,12 @@ from visattn.io.safe_text import CONTROL_CHARACTERS, short_repr
 PathLike = str | os.PathLike[str]
 _MAX_COMPONENT_BYTES = 255  # limit of most file systems
 _MAX_PATH_BYTES = 3000  # Linux allows 4096 bytes including the directory
-# Thumbnails and bins of file servers, and what macOS adds to archives.
+# Thumbnails and recycle bins of file servers, and metadata in macOS archives.
 _NO_DATA = frozenset({"@eaDir", "__MACOSX", "#recycle", "@Recycle", "$RECYCLE.BIN"})
 
 
 def is_ignored(name: str) -> bool:
-    """Return whether a file or folder of this name is none of the user's: hidden, or of a server.
+    """Return whether a file or folder of this name is hidden or was made by a file server.
 
     Example:
         >>> is_ignored("@eaDir"), is_ignored("dogs")
@@ -32,11 +32,11 @@ def walk_files(
     skip: Callable[[Path], bool] | None = None,
     onerror: Callable[[OSError], object] | None = None,
 ) -> Iterator[Path]:
-    """Yield the files below a directory: its own in alphabetical order, then those below.
+    """Yield the files in a directory in alphabetical order, then those in its subdirectories.
 
-    What `is_ignored` names is skipped. Links to directories are followed, unless they lead back to
-    one on the way, or above. Everything that is not a directory counts as a file, including
-    dangling links, pipes, sockets and devices; readers refuse those and report them.
+    Ignored names are skipped (`is_ignored`). Links to directories are followed unless they lead to
+    a parent directory. Everything that is not a directory counts as a file, including dangling
+    links, pipes, sockets and devices; reading those raises an error.
 
     Args:
         folder: Directory; it may itself be a link.
@@ -97,7 +97,7 @@ def _file_id(path: PathLike) -> tuple[int, int] | None:
 
 
 def relative_path(name: str) -> str:
-    r"""Return a file name of an annotation with `/`; refuse one that leads out of its directory.
+    r"""Return a file name from an annotation with `/`; raise if it leaves its directory.
 
     Raises:
         ValueError: If it is absolute, has `..` or control characters, or is too long for a file.
@@ -121,13 +121,13 @@ def relative_path(name: str) -> str:
 
 
 def file_below(folder: PathLike, name: str) -> Path:
-    """Return the path of a file of a directory, from which neither its name nor a link leads out.
+    """Return the path of a file in a directory, which neither its name nor a link may leave.
 
-    The file need not exist. Letters with accents are found as one or as two characters: archives of
-    macOS have two.
+    The file need not exist. Accented letters are found in composed and decomposed form; macOS
+    archives have the latter.
 
     Raises:
-        ValueError: If the name, or a link, leads out of the directory.
+        ValueError: If the name, or a link, leaves the directory.
 
     Example:
         >>> file_below("photos", "a.jpg")
@@ -146,6 +146,6 @@ def file_below(folder: PathLike, name: str) -> Path:
     return path
 
 
-@lru_cache(4096)  # data sets have many files in few folders
+@lru_cache(4096)  # datasets have many files in few folders
 def _real(folder: Path) -> Path:
     return Path(os.path.realpath(folder))

@@ -1,7 +1,7 @@
 """Untrusted files: regular files only, bounded size, strict UTF-8, JSON without duplicate keys.
 
-Names of files, configs, classes and words may hold sequences that move the cursor, change the title
-of the window, or hide text. All that visattn prints passes `terminal_text`.
+Names of files, configs, classes and words may contain control sequences that move the cursor,
+change the window title or hide text. Everything that visattn prints goes through `terminal_text`.
 """
 
 import gc
@@ -32,9 +32,9 @@ _SHORTENER.maxlong = 40
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a regular file for reading bytes, as every reader of user data but weights does.
+    """Open a regular file for reading bytes; used for all user data except weights.
 
-    Anything else is refused at once: opening a pipe would wait for a writer, and a device may never
+    Anything else raises at once: opening a pipe would wait for a writer, and a device may never
     end.
 
     Raises:
@@ -57,10 +57,10 @@ def open_regular_file(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def read_bytes_bounded(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the content of a regular file that is not too long.
+    """Return the content of a regular file of limited size.
 
     Raises:
-        ValueError: If it is not a regular file, or longer; nothing is read then.
+        ValueError: If it is not a regular file, or is too long; nothing is read then.
         OSError: If the file cannot be opened.
 
     Example:
@@ -78,10 +78,10 @@ def read_bytes_bounded(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def decompress_gzip(content: bytes, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the decompressed content of gzip members that is not too long.
+    """Decompress gzip members up to a limited size.
 
     Raises:
-        ValueError: If the content is damaged, truncated or longer; no more is decompressed.
+        ValueError: If the content is damaged, truncated or too long; decompression stops there.
 
     Example:
         >>> decompress_gzip(gzip.compress(b"a dog"))
@@ -98,7 +98,7 @@ def decompress_gzip(content: bytes, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def decode_utf8(content: bytes) -> str:
-    r"""Return a UTF-8 text, without a byte order mark.
+    r"""Decode UTF-8 text, without a byte order mark.
 
     Raises:
         ValueError: If the content is not UTF-8 or holds a NUL byte; the message names the line.
@@ -177,10 +177,10 @@ def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
 
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """Pause Python's garbage collection while many objects are made.
+    """Pause Python's garbage collection while many objects are created.
 
-    It walks through all that stay again and again: a large JSON file takes four times as long, and
-    the objects of the analysis of a small network start a walk through all of torch, 0.2 s.
+    It would scan all live objects again and again: reading a large JSON file takes four times as
+    long, and analyzing a small network triggers a scan of all of torch, 0.2 s.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -192,10 +192,10 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 def parse_xml(content: bytes) -> ET.Element:
-    """Return the root of an XML document that defines no entities, which could grow without bound.
+    """Parse an XML document without entity definitions, which could expand without bound.
 
     Raises:
-        ValueError: If it defines entities, or is no XML.
+        ValueError: If it defines entities, or is not XML.
 
     Example:
         >>> parse_xml(b"<a><b>7</b></a>").findtext("b")
@@ -203,24 +203,24 @@ def parse_xml(content: bytes) -> ET.Element:
     """
     if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
         raise ValueError(
-            "it defines entities, which annotations do not need and visattn does not read"
+            "XML must not define entities (DOCTYPE, ENTITY); remove the definitions"
         )
     try:
         return ET.fromstring(content)
     except ET.ParseError as error:
-        raise ValueError(f"no XML: {error}") from None
+        raise ValueError(f"invalid XML: {error}") from None
 
 
 @contextmanager
 def reading(path: object, entry: str = "") -> Iterator[None]:
-    """Say where in a file an error is that Python raises while it is read.
+    """Add the file and the entry to errors that Python raises while a file is read.
 
     Args:
         path: The file.
         entry: The entry in it, such as `annotations[3]`.
 
     Raises:
-        ValueError: For any error of a value, a missing key, or another type.
+        ValueError: For invalid values, missing keys and wrong types.
 
     Example:
         >>> with reading("boxes.json", "annotations[3]"):
@@ -234,7 +234,7 @@ def reading(path: object, entry: str = "") -> Iterator[None]:
             RecursionError) as error:  # fmt: skip
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         where = f"{path}, {entry}" if entry else str(path)
-        if reason.startswith(str(path)):  # of an entry inside
+        if reason.startswith(str(path)):  # already has the location
             raise
         reason = terminal_text(reason or type(error).__name__)[:1000]
         raise ValueError(f"{where}: {reason}") from error
@@ -279,7 +279,7 @@ _UNSAFE = re.compile(
 def terminal_text(text: str, *, keep: str = "") -> str:
     r"""Return untrusted text on one line, with control characters escaped.
 
-    Control characters in `keep`, such as line breaks, stay.
+    Control characters in `keep`, such as line breaks, are kept.
 
     Example:
         >>> terminal_text("a\tred\x1b[2J dog")
@@ -309,7 +309,7 @@ def print_text(text: str) -> None:
 
 @contextmanager
 def escaped_warnings() -> Iterator[None]:
-    """Escape control characters in warnings that are printed meanwhile."""
+    """Escape control characters in warnings that are printed inside the block."""
     plain = warnings.formatwarning
 
     def escaped(*args: object, **options: object) -> str:

@@ -1,4 +1,4 @@
-"""Files that are not in a folder: in an archive, on the web, in a store, in a table."""
+"""Files outside local folders: in archives, on the web, in object stores, in tables."""
 
 import glob
 import hashlib
@@ -14,16 +14,16 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 ARCHIVES = {".zip": "zip", **dict.fromkeys((".tar", ".tgz", ".gz", ".bz2", ".xz"), "tar")}
-"""Suffixes of archives, with what fsspec calls them."""
+"""Suffixes of archives, with their fsspec protocol."""
 _MAX_BYTES = 2**28
 
 
 class Location(ABC):
-    """A file beside those of folders, which are a `Path`.
+    """A file outside local folders; files in local folders are a `Path`.
 
     Args:
-        address: Where it is, for messages and records.
-        relative: Its path below what was named, from which results get their names.
+        address: Its address, for messages and records.
+        relative: Its path below the source that the user named; results are named after it.
     """
 
     def __init__(self, address: str, relative: PurePosixPath) -> None:
@@ -31,10 +31,10 @@ class Location(ABC):
         self.relative = relative
 
     def read_bytes(self, max_bytes: int) -> bytes:
-        """Return the content, of which no more than the largest size is read.
+        """Return the content, up to a maximum size.
 
         Args:
-            max_bytes: Largest size that is read.
+            max_bytes: Maximum size.
 
         Raises:
             OSError: If it cannot be reached.
@@ -42,7 +42,7 @@ class Location(ABC):
         """
         content = self._read(max_bytes + 1)
         if len(content) > max_bytes:
-            raise ValueError(f"longer than max_bytes, {max_bytes:,} bytes")
+            raise ValueError(f"longer than the limit of {max_bytes:,} bytes")
         return content
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Location(ABC):
         """Return the first bytes of the content."""
 
     def digest(self) -> str:
-        """Return what changes with the content."""
+        """Return a string that changes with the content."""
         return hashlib.sha256(self.read_bytes(_MAX_BYTES)).hexdigest()
 
     @property
@@ -60,7 +60,7 @@ class Location(ABC):
 
     @property
     def suffix(self) -> str:
-        """End of the name, with its dot."""
+        """Suffix of the name, with its dot."""
         return self.relative.suffix
 
     def __str__(self) -> str:
@@ -77,17 +77,17 @@ class Location(ABC):
 
 
 Source = Path | Location
-"""A file: of a folder, or elsewhere."""
+"""A file in a local folder or elsewhere."""
 
 
 class RemoteFile(Location):
-    """A file that fsspec reads.
+    """A file read by fsspec.
 
     Args:
         address: Its URL.
-        relative: Its path below what was named.
-        files: The file system of fsspec.
-        path: Its path there.
+        relative: Its path below the source that the user named.
+        files: Its fsspec file system.
+        path: Its path in that file system.
         lock: Held while it is read.
     """
 
@@ -109,7 +109,7 @@ class RemoteFile(Location):
             return file.read(max_bytes)
 
     def digest(self) -> str:
-        """Return the version that a store names, else the digest of the content."""
+        """Return the version that the store reports, or else the digest of the content."""
         if hasattr(self._files, "fo") or _is_web(self._path):
             return super().digest()
         with _errors(self.address):
@@ -117,9 +117,9 @@ class RemoteFile(Location):
 
 
 def remote_files(url: str) -> list[Location]:
-    """Return the files of a URL: that file, or all below a folder, in an archive or of a pattern.
+    """Return the file at a URL, or all files in a folder or archive, or matching a pattern.
 
-    Hidden files are left out. Nothing is unpacked into a folder.
+    Hidden files are skipped. Nothing is unpacked into a folder.
 
     Args:
         url: `https://HOST/a.jpg`, `s3://BUCKET/photos/`, `zip://*.jpg::photos.zip`,
@@ -127,7 +127,7 @@ def remote_files(url: str) -> list[Location]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ImportError: If a package is missing that reads the store.
+        ImportError: If the package that reads the store is missing.
         OSError: If it cannot be reached.
         ValueError: If the scheme is unknown.
 
@@ -151,7 +151,7 @@ def remote_files(url: str) -> list[Location]:
         if _is_web(path):
             name = PurePosixPath(unquote(urlsplit(path).path)).name
             return [RemoteFile(url, PurePosixPath(name or "photo"), files, path, lock)]
-        if hasattr(files, "fo"):  # an archive, whose members share a position
+        if hasattr(files, "fo"):  # an archive, whose members share a file position
             lock = threading.Lock()
         roots = files.glob(path) if glob.has_magic(path) else [path]
         found = sorted({file for root in roots for file in files.find(root)})
@@ -179,7 +179,7 @@ def is_url(text: str) -> bool:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the parts of a path that do not lead out of its folder."""
+    """Return the parts of a path, without those that could leave its folder."""
     return [part for part in path.split("/") if part not in ("", ".", "..")]
 
 
@@ -188,10 +188,10 @@ def _is_web(path: str) -> bool:
 
 
 def _unpacked(archive: str) -> Any:
-    """Return a compressed tar as a plain one in a temporary file, whose members are read anywhere.
+    """Decompress a tar archive into a temporary file, for random access to its members.
 
     Raises:
-        ValueError: If it fills more than half of the disk.
+        ValueError: If it needs more than half of the free disk space.
     """
     import fsspec
     from fsspec.implementations.tar import TarFileSystem
@@ -204,7 +204,7 @@ def _unpacked(archive: str) -> Any:
         while content := stream.read(2**20):
             file.write(content)
             if (room := room - len(content)) < 0:
-                raise ValueError(f"{archive} fills the disk when it is unpacked")
+                raise ValueError(f"{archive} needs over half of the free disk; unpack it first")
     file.seek(0)
     plain: Any = TarFileSystem
     return plain(fo=file)
@@ -212,7 +212,7 @@ def _unpacked(archive: str) -> Any:
 
 @contextmanager
 def _errors(address: str) -> Iterator[None]:
-    """Raise the errors of a store or archive, each of which has some of its own, as `OSError`."""
+    """Raise errors specific to a store or archive library as `OSError`."""
     try:
         yield
     except (OSError, ValueError, ImportError):
