@@ -1,20 +1,20 @@
 """Measure speed in interleaved rounds, on the CPU.
 
-    python tools/benchmark.py peers     maps beside those of captum, torchcam and grad-cam
-    python tools/benchmark.py first     the first map of a new process beside grad-cam's first
-    python tools/benchmark.py bulk      `visattn caption` and `overlay` beside the model alone
+    python tools/benchmark.py peers maps, compared with captum, torchcam and grad-cam
+    python tools/benchmark.py first the first map of a process, compared with grad-cam
+    python tools/benchmark.py bulk `visattn caption` and `overlay`, compared with the model alone
     python tools/benchmark.py tokens    time and memory of attention by the number of tokens
     python tools/benchmark.py step scenes_demo "scenes_demo @HEAD~5"
                                         training steps: a config, options of `visattn fit`, and a
                                         git revision
 
-Each implementation runs in a process of its own, and the processes take turns, so that other load
-on the machine slows all of them alike. Seconds are CPU seconds of one thread. A ratio is the time
-of the other implementation divided by the time of the first, the median over the rounds of one
-run: above 1, the first is faster. Compare ratios, not seconds of different runs.
+Each implementation runs in its own process, and the processes take turns, so that other load on the
+machine slows all of them equally. Seconds are CPU seconds of one thread. A ratio is the time of the
+other implementation divided by the time of the first, the median over the rounds of one run: above
+1, the first is faster. Compare ratios, not seconds of different runs.
 
-`peers` and `first` need the libraries of `make peers`, which are in `.venv-peers`: this file runs
-there too, and imports at the top only what both environments have.
+`peers` and `first` need the libraries that `make peers` installs into `.venv-peers`. This file runs
+there, too, so its top-level imports must exist in both environments.
 """
 
 import argparse
@@ -48,17 +48,17 @@ Row = dict[str, str]
 
 
 class Worker:
-    """An implementation in a process of its own, which computes once per turn.
+    """An implementation in its own process, which computes once per turn.
 
     Args:
-        words: Name of a function of `WORKERS` and its arguments.
+        words: Name of a function in `WORKERS`, and its arguments.
         python: Interpreter of the environment that has the implementation.
         root: Checkout that `import visattn` finds; None for environments without visattn.
     """
 
     def __init__(self, *words: str, python: Path | str = sys.executable, root: Path | None = ROOT):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root or "")}
-        environment["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed memory is returned: reproducible
+        environment["MALLOC_MMAP_THRESHOLD_"] = "65536"  # return freed memory: reproducible
         self.words = words
         self.errors = TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
         self.process = subprocess.Popen(
@@ -68,7 +68,7 @@ class Worker:
         self.seconds: list[float] = []
 
     def __enter__(self) -> Self:
-        """Wait until the process has computed for the first time."""
+        """Wait for the first computation of the process."""
         try:
             self.first = self._answer()
         except BaseException:
@@ -99,7 +99,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # what a command prints is no answer
+        os.dup2(2, 1)  # output of commands goes to stderr
 
     def answer(self, value: object) -> None:
         """Send a value to the `Worker`."""
@@ -132,7 +132,7 @@ def interleave(workers: Sequence[Worker], rounds: int) -> None:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Row:
-    """Return the cells of a comparison, from seconds in the same rounds."""
+    """Return the cells of a comparison from the seconds of the same rounds."""
     ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
     return {
         "ratio of times": f"{median(ratios):.2f}",
@@ -145,7 +145,7 @@ def pair(ours: float, theirs: float, digits: int = 3) -> str:
     return f"{ours:.{digits}f}, {theirs:.{digits}f}"
 
 
-# ------------------------------------------------------------------ maps beside other libraries
+# ------------------------------------------------------------------ comparison with other libraries
 
 CNNS = ("resnet50", "mobilenet_v2", "convnext_tiny", "efficientnet_b0", "densenet121")
 LIBRARIES = ("grad-cam", "torchcam", "captum")
@@ -160,19 +160,19 @@ CASES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "smoothgrad": (CNNS[:2], LIBRARIES[2:]),
     "occlusion": (CNNS[:2], LIBRARIES[2:]),
 }
-"""Methods, with networks of torchvision (`NAME@SIDE`, 224 without) and libraries that have them."""
+"""Methods, with torchvision networks (`NAME@SIDE`, by default 224) and libraries that have them."""
 STEPS, SAMPLES = 20, 10
 Run = Callable[[], Tensor]
 
 
 def peers(args: argparse.Namespace) -> Iterator[Row]:
-    """Compare later maps of a process, first ones, their memory and their values."""
+    """Compare the first and later maps of a process: time, memory and values."""
     for method in args.only or CASES:
         networks, libraries = CASES[method]
         for network in networks:
             model, image = build(network)
             with torch.no_grad():
-                label = int(model(image).argmax())  # others may have an empty Grad-CAM
+                label = int(model(image).argmax())  # other classes may have an empty Grad-CAM
             with TemporaryDirectory() as folder, ExitStack() as stack:
                 ours, *others = (
                     stack.enter_context(map_worker(library, method, network, label, folder))
@@ -210,7 +210,7 @@ def first(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def map_worker(library: str, method: str, network: str, label: int, folder: str) -> Worker:
-    """Return the process of a library, which leaves its first map in the folder."""
+    """Return the process of a library, which writes its first map to the folder."""
     words = ("map", library, method, network, str(label), f"{folder}/{library}")
     if library == "visattn":
         return Worker(*words)
@@ -220,20 +220,20 @@ def map_worker(library: str, method: str, network: str, label: int, folder: str)
 
 
 def largest_difference(ours: Tensor, theirs: Tensor) -> float:
-    """Return the largest difference of two maps, each scaled to [0, 1], ours resized to theirs."""
+    """Return the largest difference of two maps scaled to [0, 1], ours resized to theirs."""
     if ours.shape != theirs.shape:
         ours = interpolate(ours[:, None], theirs.shape[-2:], mode="bilinear")[:, 0]
     return float((in_unit_range(ours) - in_unit_range(theirs)).abs().max())
 
 
 def in_unit_range(maps: Tensor) -> Tensor:
-    """Return maps with a minimum of 0 and a maximum of 1."""
+    """Scale maps to a minimum of 0 and a maximum of 1."""
     low, high = maps.min(), maps.max()
     return (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)
 
 
 def build(network: str) -> tuple[nn.Module, Tensor]:
-    """Return a network of `CASES` with random weights, and an image of noise."""
+    """Return a network of `CASES` with random weights, and a noise image."""
     from torchvision.models import get_model
 
     name, _, side = network.partition("@")
@@ -256,12 +256,12 @@ def compute_maps(turns: Turns, library: str, method: str, *words: str) -> None:
 
 
 def last_layer(model: Any) -> nn.Module:
-    """Return the last layer of features of a CNN of torchvision."""
+    """Return the last feature layer of a torchvision CNN."""
     return model.layer4 if hasattr(model, "layer4") else model.features
 
 
 def of_visattn(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
-    """Return the call of our method."""
+    """Return the call of visattn."""
     from visattn import Explainer
 
     window = image.shape[-1] // 4
@@ -272,7 +272,7 @@ def of_visattn(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
     }
     explainer = Explainer(model)
     chosen = options.get(method, {})
-    # Captum's occlusion is of the logit; ours, of a class, is of the probability.
+    # Captum occludes the logit; with a class, visattn occludes the probability.
     target = (lambda scores: scores[:, label]) if method == "occlusion" else label
     return lambda: explainer.explain(image, method, target, **chosen)[0].values[None]
 
@@ -347,7 +347,7 @@ def megabytes(entry: str) -> float:
 
 
 def step(args: argparse.Namespace) -> Iterator[Row]:
-    """Compare training steps of configs, options and revisions, each with the first."""
+    """Compare training steps of configs, options and revisions with the first variant."""
     with ExitStack() as stack:
         workers: list[Worker] = []
         for variant in args.variants:
@@ -383,7 +383,7 @@ def checkout(revision: str) -> Iterator[Path]:
 def train(turns: Turns, steps: str, folder: str, config: str, *options: str) -> None:
     """Train a config, and wait for a turn before each `steps` steps; in the process of a `Worker`.
 
-    The time of a step is that between its start and its end, without reading data.
+    The time of a step excludes data loading.
     """
     from lightning.pytorch import Callback, Trainer
 
@@ -413,7 +413,7 @@ def train(turns: Turns, steps: str, folder: str, config: str, *options: str) -> 
         trainer.callbacks.append(Timer())
         fit(trainer, *args, **kwargs)
 
-    setattr(Trainer, "fit", fit_with_timer)  # noqa: B010 (of any revision, whatever builds it)
+    setattr(Trainer, "fit", fit_with_timer)  # noqa: B010 (works in any revision)
     words = ["fit", "--config", config, "--run", f"{folder}/run", "--seed_everything", "0"]
     main([*words, "--trainer.accelerator", "cpu", "--data.num_workers", "0", *options])
 
@@ -428,7 +428,7 @@ BULK = {
 
 
 def bulk(args: argparse.Namespace) -> Iterator[Row]:
-    """Compare commands over a folder of photos with their functions, which write no files."""
+    """Compare commands on a folder of photos with their functions, which write no files."""
     from visattn.cli import main
 
     with TemporaryDirectory() as folder:
@@ -451,7 +451,7 @@ def bulk(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def run_photos(turns: Turns, name: str, folder: str) -> None:
-    """Run a command or its function over all photos; in the process of a `Worker`."""
+    """Run a command or its function on all photos; in the process of a `Worker`."""
     import timm
 
     import visattn as va
@@ -480,7 +480,7 @@ SIDES = (8, 14, 20, 28, 40, 56, 80)  # of grids: 64 to 6,400 tokens
 
 
 def tokens(args: argparse.Namespace) -> Iterator[Row]:
-    """Compare passes, forward and backward, of one layer of each kind of attention of our ViT."""
+    """Compare forward and backward passes of one layer of each attention type of our ViT."""
     results: dict[str, list[tuple[float, float]]] = {pattern: [] for pattern in PATTERNS}
     for side in SIDES:
         with ExitStack() as stack:
@@ -505,7 +505,7 @@ def tokens(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def run_attention(turns: Turns, pattern: Any, side: str) -> None:
-    """Run a layer with heads of 64 numbers, as in ViT-S; in the process of a `Worker`."""
+    """Run a layer with a head width of 64, as in ViT-S; in the process of a `Worker`."""
     from visattn.models.vit import Attention
 
     grid = (int(side), int(side))
@@ -547,7 +547,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def write_rows(rows: Iterable[Row], table: Path | None) -> None:
-    """Print each row, and write all so far as CSV with commit and date."""
+    """Print each row, and write the rows so far as CSV with commit and date."""
     git = ["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     written: list[Row] = []

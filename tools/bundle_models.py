@@ -1,10 +1,10 @@
-"""Put trained models into the package: `make models` and `make photo-captioner` call it.
+"""Add trained models to the package; used by `make models` and `make photo-captioner`.
 
 python tools/bundle_models.py round RUN...    round the weights of best.ckpt, before the test
-python tools/bundle_models.py bundle RUN...   model and card into --out, by default the package;
-                                              the folder of a run has the name of its model
+python tools/bundle_models.py bundle RUN...   write model and card to --out, by default the package;
+                                              the folder of a run must have the name of its model
 python tools/bundle_models.py classifier WEIGHTS   the same for imagenet-classifier, from weights of
-                                              EfficientNet-Lite0 by their names in timm
+                                              timm's tf_efficientnet_lite0
 """
 
 import argparse
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises:
         FileNotFoundError: If a run has no checkpoint.
-        KeyError: If the name of a folder is not that of a bundled model.
+        KeyError: If a folder does not have the name of a bundled model.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=("round", "bundle", "classifier"))
@@ -108,10 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def rounded(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights in half precision; of a file that would be too large, some in 8 bits.
+    """Return weights in half precision, some in 8 bits if the file would be too large.
 
-    These are the matrices of feed-forward layers and of words, without a scale of their own: their
-    values are small.
+    These are the matrices of feed-forward layers and word embeddings, whose values are small enough
+    to need no scale.
     """
     floats = {name: each for name, each in weights.items() if each.is_floating_point()}
     size = 2 * sum(each.numel() for each in floats.values())
@@ -140,7 +140,7 @@ def bundle(model: nn.Module, name: str, folder: Path, run: Path | None = None) -
     card = model_card(model, name, summary=summary, license=terms, run=run)
     data = os.environ.get("VISATTN_DATA", "")
     card = card.replace(data, "${VISATTN_DATA}") if data else card
-    card = re.sub(r"(?<=: )/\S*/", "", card)  # folders of this machine
+    card = re.sub(r"(?<=: )/\S*/", "", card)  # remove local paths
     atomic_write(file.with_suffix(".md"), card)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for key, each in rounded(model.state_dict()).items():

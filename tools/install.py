@@ -4,9 +4,9 @@
     python3 tools/install.py dev      .venv: the same and development dependencies
     python3 tools/install.py peers    .venv-peers: other libraries, for comparisons
 
-The Makefile runs this script. It uses only the standard library and the syntax of Python 3.7, so
-that an old Python can report its version. An environment with an interrupted install is recreated,
-because pip regards partly copied packages as installed.
+The Makefile runs this script. It uses only the standard library and Python 3.7 syntax, so that an
+old Python can report its version. An environment with an interrupted install is recreated, because
+pip regards partly copied packages as installed.
 """
 
 import argparse
@@ -63,12 +63,12 @@ def too_old() -> str:
         return ""
     return (
         f"visattn needs Python {floor[0]}.{floor[1]} or newer, but {sys.executable} is "
-        f"{sys.version.split()[0]}; name a newer one: make PYTHON=python{floor[0]}.{floor[1]} ..."
+        f"{sys.version.split()[0]}; choose a newer one: make PYTHON=python{floor[0]}.{floor[1]} ..."
     )
 
 
 def not_a_checkout() -> str:
-    """Return which file is missing for an install; "" if none."""
+    """Return which file is missing from the checkout; "" if none."""
     for name in ("pyproject.toml", "constraints.txt", "README.md"):
         if not (ROOT / name).is_file():
             return f"{name} is missing from {ROOT}; is the checkout complete?"
@@ -95,7 +95,7 @@ def make(home: Path) -> None:
         raise RuntimeError(
             done.stdout.decode(errors="replace").strip()
             + f"\n{sys.executable} cannot create environments; on Debian and Ubuntu: "
-            "apt-get install python3-venv, or name another one: make PYTHON=... "
+            "apt-get install python3-venv, or choose another Python: make PYTHON=..."
         )
 
 

@@ -1,11 +1,12 @@
-"""Draw small faults in the package, run tests on each, and count those that a test detects.
+"""Mutation testing: sample small faults in the package and count those that tests detect.
 
     python tools/mutants.py draw mutants.json --skip visattn/cli.py
     python tools/mutants.py run mutants.json      # resumes; adds "detected" to each
 
-A fault changes an operator, a constant, a condition or a returned value. Of 300, each subpackage
-gets at least 15, the rest by its length. A fault is given the examples of its module, the tests
-named after it, those of its folder, then those of its subpackage, for at most 25 s of CPU.
+A fault changes an operator, a constant, a condition or a returned value. Of 300 faults, each
+subpackage gets at least 15, the rest in proportion to its size. Each fault is tested with the
+examples of its module, the tests named after it, those of its folder, then those of its subpackage,
+for at most 25 s of CPU.
 """
 
 import argparse
@@ -35,7 +36,7 @@ QUIET = ["-xq", "-p", "no:cacheprovider", "-Wignore::pytest.PytestAssertRewriteW
 
 
 def changed(node: ast.AST) -> str | None:
-    """Return the source of a faulty node, or None where nothing is changed."""
+    """Return the source of a faulty node; None if the node is not mutated."""
     match node:
         case ast.BinOp(left, op, right) if type(op) in SWAPS:
             new: ast.AST = ast.BinOp(left, SWAPS[type(op)](), right)
@@ -61,7 +62,7 @@ def changed(node: ast.AST) -> str | None:
 
 
 def executed(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Yield what runs in a function: no annotation, decorator or message of an error."""
+    """Yield the nodes that a function executes: no annotations, decorators or error messages."""
     hints = (getattr(node, "returns", None), *getattr(node, "decorator_list", ()))
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, SKIPPED) and child not in hints:
@@ -71,7 +72,7 @@ def executed(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 
 
 def faults(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the faults of a module: where, what, and what takes its place."""
+    """Yield the faults of a module: position, original and replacement."""
     source = path.read_bytes()
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
     functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
@@ -85,7 +86,7 @@ def faults(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def draw(skip: list[str], count: int = 300) -> list[dict[str, Any]]:
-    """Draw faults, the same in every call, and at least 15 per subpackage."""
+    """Sample faults, at least 15 per subpackage; the result is deterministic."""
     rooms: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(Path("visattn").rglob("*.py")):
         if not str(path).startswith(tuple(skip)):
@@ -100,7 +101,7 @@ def draw(skip: list[str], count: int = 300) -> list[dict[str, Any]]:
 
 
 def passes(tests: list[Path], seconds: float) -> bool:
-    """Run tests in a fork of this process, which has imported what takes long."""
+    """Run tests in a fork of this process, which has already imported the slow packages."""
 
     class Limit:
         def pytest_runtest_logstart(self) -> None:
@@ -109,7 +110,7 @@ def passes(tests: list[Path], seconds: float) -> bool:
 
     child = os.fork()
     if child == 0:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 60, int(seconds) + 60))  # of a loop
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 60, int(seconds) + 60))  # ends loops
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = pytest.main([*QUIET, *map(str, tests)], [Limit()])
         os._exit(int(code not in (0, 5)))  # 5: no tests
@@ -117,7 +118,7 @@ def passes(tests: list[Path], seconds: float) -> bool:
 
 
 def run(file: Path, seconds: float = 25.0) -> None:
-    """Run the tests on each fault that was not tried, in a copy of the working folder."""
+    """Run the tests on each untested fault, in a copy of the working folder."""
     listed: list[dict[str, Any]] = json.loads(file.read_text())
     copy = Path(tempfile.mkdtemp()) / "copy"
     shutil.copytree(".", copy, ignore=shutil.ignore_patterns(".git", ".venv*", "runs"))
@@ -132,12 +133,12 @@ def run(file: Path, seconds: float = 25.0) -> None:
         tests = dict.fromkeys([*near, folder, Path("tests", path.parts[1])])
         source, end = path.read_bytes(), each["start"] + len(each["before"].encode())
         if source[each["start"] : end] != each["before"].encode():
-            raise RuntimeError(f"{path} is not what it was: draw faults anew")
+            raise RuntimeError(f"{path} has changed since the faults were drawn: draw them again")
         path.write_bytes(source[: each["start"]] + each["after"].encode() + source[end:])
         each["detected"] = not passes([*tests], seconds)
         path.write_bytes(source)
         if each["detected"] and not passes(near, seconds):
-            raise RuntimeError(f"the tests of {path} fail without a fault, too")
+            raise RuntimeError(f"the tests of {path} must pass without a fault, but fail")
         print(each["detected"], path, source[: each["start"]].count(b"\n") + 1, flush=True)
         file.write_text(json.dumps(listed, indent=1))
     for room in sorted({Path(each["path"]).parts[1] for each in listed}):

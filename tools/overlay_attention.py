@@ -1,10 +1,10 @@
-"""Draw attention maps on photos, from a checkout, without an installation.
+"""Draw attention maps on photos from a checkout, without installing visattn.
 
 python tools/overlay_attention.py PHOTO... --model SPEC --method METHOD --out DIR
     as `visattn overlay`
 python tools/overlay_attention.py PHOTO --maps FILE --out FILE.png
-    maps of a .npy, .npz or .json file, of any program: one map at the size of its photo, several
-    as a figure (.png, .svg, .pdf)
+    maps from any program in a .npy, .npz or .json file: one map as an overlay of the size of the
+    photo, several as a figure (.png, .svg, .pdf)
 """
 
 import argparse
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def read_maps(path: Path, grid: Sequence[int] | None) -> Any:
-    """Return the maps of a file: an array, nested lists, or the JSON of a map or a caption."""
+    """Read maps from a file: an array, nested lists, or the JSON of a map or a caption."""
     import numpy as np
     import torch
 
@@ -51,14 +51,14 @@ def draw_saved_maps(words: Sequence[str]) -> int:
     parser.add_argument("--opacity", type=float, default=0.8)
     args = parser.parse_args(words)
     if args.out.exists():
-        parser.error(f"{args.out} exists: choose another --out")
+        parser.error(f"{args.out} exists; choose another --out")
     image, maps = va.read_image(args.photo), read_maps(args.maps, args.grid)
     if maps.geometry is None:
         maps = maps.with_geometry(ResizeSpec((224, 224), args.resize_mode).geometry(image.size))
     if maps.geometry.image_size != image.size:
         parser.error(
-            f"{args.maps} belongs to an image of {maps.geometry.image_size} pixels, {args.photo} "
-            f"has {image.size}"
+            f"{args.photo} must have the size of the maps' photo, {maps.geometry.image_size} "
+            f"(height, width), got {image.size}"
         )
     drawing = {"colormap": args.colormap, "opacity": args.opacity}
     single = maps.values.ndim == 2

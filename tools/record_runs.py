@@ -1,13 +1,12 @@
-r"""Write the scores of training runs to docs/results/runs, from which the docs make tables.
+r"""Write the scores of training runs to docs/results/runs, the source of the tables in the docs.
 
     python tools/record_runs.py runs/scenes_demo/1 runs/scenes_demo/2
 
-A run that was tested becomes a row of the CSV file of its config, with what it wrote itself: the
-settings that differ from the config as it comes with visattn today, seed, commit, machine, times
-and all scores of test.json and validate.json. It replaces the row of an earlier run with the same
-settings, seed and split; unknown fields stay empty. Scores that heads of configs and pages quote
-from the rows (docs/run_rows.py) are written anew. A run of a copied config, or of a version that
-wrote no run.json, needs --config NAME, the config that it is compared with.
+A tested run becomes a row in the CSV file of its config: settings that differ from the current
+config, seed, commit, machine, times and all scores of test.json and validate.json. It replaces an
+earlier row with the same settings, seed and split; unknown fields stay empty. Scores that configs
+and pages quote from the rows (docs/run_rows.py) are updated. A run of a copied config, or of a
+version without run.json, needs --config NAME, the config to compare it with.
 """
 
 import argparse
@@ -37,20 +36,20 @@ FIELDS = (
     "sessions", "cpu", "threads", "device", "processes", "python", "torch", "commit", "scored",
     "settings",
 )  # fmt: skip
-"""Columns before those of the scores; `settings` is the digest of the config that `overrides`
-refers to: by it, rows are recognized whose config was changed since."""
+"""Columns before the scores; `settings` is the digest of the config that `overrides` refers to,
+which reveals rows whose config has changed since."""
 UNCOMPARED = (
     "config", "run", "seed_everything", "ckpt_path", "save_minutes", "save_steps",
     "trainer.enable_progress_bar", "trainer.enable_model_summary",
     "trainer.log_every_n_steps", "data.init_args.num_workers", "data.init_args.download",
     "data.init_args.feature_cache_dir",
 )  # fmt: skip
-"""Settings that change no weights."""
+"""Settings that do not affect the weights."""
 SPLITS = {"test": "test", "validate": "validation"}
 
 
 def resolved(config: Path) -> dict[str, Any]:
-    """Return a config with all defaults of today."""
+    """Return a config completed with the current defaults."""
     text, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(errors):
         code = visattn(["fit", "--config", str(config), "--print_config"])
@@ -60,10 +59,7 @@ def resolved(config: Path) -> dict[str, Any]:
 
 
 def settings(value: Any, name: str = "") -> dict[str, Any]:
-    """Return the values of nested settings by name; of a path from the root only its own name.
-
-    Of a path with a variable the rest counts, which is the same on each machine.
-    """
+    """Flatten nested settings; a path with /, ~ or $ in front is reduced to its file name."""
     if isinstance(value, dict):
         parts = [settings(each, f"{name}.{key}" if name else key) for key, each in value.items()]
         return {key: each for part in parts for key, each in part.items()}
@@ -72,7 +68,7 @@ def settings(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def changes(own: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from those of a base; None for missing ones."""
+    """Return the settings that differ from a base; None for missing ones."""
     new, old = settings(own), settings(base)
     return {key: new.get(key) for key in sorted({*new, *old}) if new.get(key) != old.get(key)}
 
@@ -83,7 +79,7 @@ def overrides(run: Path, config: Path, tested: dict[str, Any]) -> str:
     Args:
         run: Folder of the run.
         config: File of the config.
-        tested: Settings of the data of the test.
+        tested: Data settings of the test.
     """
     own, base = resolved(run_config(run)), resolved(config)
     trained = {
@@ -91,7 +87,7 @@ def overrides(run: Path, config: Path, tested: dict[str, Any]) -> str:
         for key, value in changes(own, base).items()
         if key not in UNCOMPARED
         and (key, value) != ("data.init_args.seed", own["seed_everything"])
-        and not (".lr_mults." in key and value == 1.0)  # written by versions of before
+        and not (".lr_mults." in key and value == 1.0)  # written by earlier versions
     }
     words = []
     again = changes({"data": tested}, {"data": own["data"]}) if tested else {}
@@ -104,11 +100,11 @@ def overrides(run: Path, config: Path, tested: dict[str, Any]) -> str:
 
 
 def rows_of(folder: Path, name: str | None) -> tuple[str, list[dict[str, str]]]:
-    """Return the config of a run, and a row for each split that was scored.
+    """Return the config of a run, and a row for each scored split.
 
     Args:
         folder: Folder of the run.
-        name: The config; None for the one that the run names.
+        name: Name of the config; None for the one in the run's record.
     """
     run = find_run(folder)
     files = {part: run / f"{part}.json" for part in SPLITS if (run / f"{part}.json").is_file()}
@@ -119,7 +115,7 @@ def rows_of(folder: Path, name: str | None) -> tuple[str, list[dict[str, str]]]:
         record = json.loads((run / RUN_RECORD).read_text(encoding="utf-8"))
     name = name or record.get("config")
     if name is None:
-        raise ValueError(f"{run} does not say its config in {RUN_RECORD}; pass --config NAME")
+        raise ValueError(f"{run} has no config name in {RUN_RECORD}; pass --config NAME")
     config = find_config(name)
     fit = record.get("fit", {})
     seed = record.get("seed", yaml.safe_load(run_config(run).read_text()).get("seed_everything"))
@@ -151,7 +147,7 @@ def rows_of(folder: Path, name: str | None) -> tuple[str, list[dict[str, str]]]:
 
 
 def write_rows(file: Path, added: Sequence[dict[str, str]]) -> None:
-    """Add rows to a file in place of those with the same key, or of the same test."""
+    """Add rows to a file, replacing those with the same key or of the same test."""
     rows: list[dict[str, str]] = []
     if file.is_file():
         with file.open(encoding="utf-8", newline="") as lines:
@@ -172,7 +168,7 @@ def write_rows(file: Path, added: Sequence[dict[str, str]]) -> None:
 
 
 def record(runs: Sequence[Path], config: str | None = None, out: Path = RUNS) -> None:
-    """Write the rows of runs and print each; nothing is written if a run cannot be read."""
+    """Write and print the rows of runs; if a run cannot be read, nothing is written."""
     results = [rows_of(run, config) for run in runs]
     for name, rows in results:
         write_rows(out / f"{name}.csv", rows)
@@ -184,13 +180,13 @@ def record(runs: Sequence[Path], config: str | None = None, out: Path = RUNS) ->
 
 
 def renew() -> None:
-    """Write the scores that configs and pages quote as the rows have them now."""
+    """Update the scores that configs and pages quote from the rows."""
     read_runs.cache_clear()
     for file, config in quoting().items():
         text = file.read_text(encoding="utf-8")
         if (new := renewed(text, config)) != text:
             atomic_write(file, new)
-            print(f"{file.relative_to(ROOT)}: scores renewed")
+            print(f"{file.relative_to(ROOT)}: scores updated")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -199,8 +195,8 @@ def build_parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")
-    parser.add_argument("--config", metavar="NAME", help="their config, if they do not name one")
-    parser.add_argument("--out", type=Path, default=RUNS, help="folder of the rows (docs)")
+    parser.add_argument("--config", metavar="NAME", help="config of runs that do not record it")
+    parser.add_argument("--out", type=Path, default=RUNS, help="output folder (docs/results/runs)")
     return parser
 
 

@@ -3,8 +3,8 @@ r"""Train and test a config with several seeds, and record the rows of its runs.
     python tools/train_seeds.py scenes_demo --seeds 0 7 11 13 1
     python tools/train_seeds.py scenes_demo --seeds 0 7 -- --trainer.max_steps 3000
 
-The runs are RUNS/CONFIG/SEED, with the options after `--` in the name. A tested run is not trained
-again, an interrupted one is resumed; rows are written after each (tools/record_runs.py).
+Runs are written to RUNS/CONFIG/SEED, with the options after `--` appended to the name. Tested runs
+are skipped and interrupted runs resumed; rows are written after each run (tools/record_runs.py).
 """
 
 import argparse
@@ -19,15 +19,15 @@ from visattn.cli import main as visattn
 
 
 def train(config: str, seed: int, run: Path, score: str, extra: Sequence[str]) -> None:
-    """Train and score a run, unless that is done; resume it if it was interrupted."""
+    """Train and score a run, unless it is done; resume it if it was interrupted."""
     if (run / f"{score}.json").is_file():
         print(f"{run} is done")
         return
     fit = ["fit", "--config", config, "--seed_everything", str(seed), "--run", str(run)]
-    # `last` begins a run that has no checkpoint yet.
+    # Without a checkpoint, `last` starts a new run.
     for words in ([*fit, "--ckpt_path", "last", *extra], [score, "--run", str(run)]):
         if visattn(words) != 0:
-            raise RuntimeError(f"visattn {' '.join(words)} failed, see above")
+            raise RuntimeError(f"visattn {' '.join(words)} failed; see its output above")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,10 +41,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--score",
         choices=("test", "validate"),
         default="test",
-        help="command after training (test)",
+        help="command to run after training (test)",
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder (runs)")
-    parser.add_argument("--out", type=Path, default=RUNS, help="folder of the rows (docs)")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
+    parser.add_argument("--out", type=Path, default=RUNS, help="output folder (docs/results/runs)")
     return parser
 
 

@@ -45,7 +45,7 @@ def test_maps_are_drawn_on_their_photo_and_refused_on_another(
     Path("maps.json").write_text(json.dumps(grid.to_dict()))
     with pytest.raises(SystemExit, match="2"):
         draw(["photo.png", "--maps", "maps.json", "--out", "a.svg"])
-    assert "belongs to an image of (20, 30) pixels" in capsys.readouterr().err
+    assert "must have the size of the maps' photo, (20, 30)" in capsys.readouterr().err
 
 
 def test_maps_of_every_kind_of_file_are_the_same(folder: Path) -> None:
