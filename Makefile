@@ -1,35 +1,35 @@
 # make demo    installs, captions six photos and shows where a classifier looks, in a minute
 # make train   installs and trains a captioner on synthetic scenes, in minutes (no download of data)
-# make models  trains the two models of scenes that come with visattn again (20 minutes)
-# make photo-captioner RUN=DIR  scores a run of the photo captioner and puts it into the package
-# make pictures    makes the pictures of README and documentation again
-# make test    installs and runs the tests that show what a change breaks, in minutes
-# make test-all    runs those that are slow too: every config trained, every notebook, whole stories
-# make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
-# make fuzz    reads 500 times as many damaged files of every kind as the tests do
-# make net     writes anew what must not change (tests/net); look at the difference before a commit
+# make models  retrains the two bundled models of scenes (20 minutes)
+# make photo-captioner RUN=DIR  scores a run of the photo captioner and adds it to the package
+# make pictures    regenerates the pictures of README and documentation
+# make test    installs and runs the default tests, in minutes
+# make test-all    includes slow tests: every config trained, every notebook, whole stories
+# make test-machines  runs numeric tests with the kernels of other x86 processors, on 1, 2 and 4 threads, in other orders
+# make fuzz    reads 500 times as many damaged files of each kind as the tests do
+# make net     rewrites the regression files (tests/net); review the diff before committing
 # make check   lint, format, types, import rules
 # make docs    builds the documentation into docs/_build (no network needed)
-# make bench   times maps beside those of other libraries
-# make peers   installs the libraries that we compare with, apart from ours
-# make clean   removes environments and caches; runs/ stays
+# make bench   compares the speed of maps with other libraries
+# make peers   installs those libraries in an environment of their own
+# make clean   removes environments and caches, but not runs/
 #
-# Each makes .venv if it is missing; it is renewed when pyproject.toml or constraints.txt change.
-# Another Python: make clean, then make PYTHON=python3.13 test
+# Each creates .venv if it is missing, and updates it when pyproject.toml or constraints.txt change.
+# To use another Python: make clean, then make PYTHON=python3.13 test
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Files of tests side by side, each file on one core; more than four would only fill the memory.
-# In the order in which they are found: many short examples come last, and no core waits for a long file.
+# Test files in parallel, one per core; more than four would only fill the memory.
+# In discovery order: many short examples come last, so that no core waits for a long file.
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-# Compiled apart, since the checks of shapes cannot be traced; only the files that have such tests are read.
+# Separate, since shape checks cannot be traced by torch.compile; only files with such tests are collected.
 COMPILED := JAXTYPING_DISABLE=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q -m 'compile and not slow'
 LONG := not gpu and not data and not peers and not compile and not ray
 
-# Small networks: a second thread brings little, and on a busy machine costs many times its worth.
+# Small networks gain little from a second thread, and lose much on a busy machine.
 demo train models photo-captioner pictures test test-all test-machines net: export OMP_NUM_THREADS := 1
-# Tests start Python often, and to compile everything each time takes longer than what they test.
+# Tests often start Python, and compiling all modules each time takes longer than the tests.
 test test-all test-machines fuzz: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo train models photo-captioner pictures test test-all test-machines fuzz net check docs bench peers clean
@@ -50,12 +50,12 @@ help:
 .venv-peers/peers.stamp: tools/peers.txt constraints.txt
 	@$(PYTHON) tools/install.py peers
 
-# ------------------------------------------------------------------ what people type
+# ------------------------------------------------------------------ commands
 
 demo: .venv/core.stamp
 	@echo "demo 1 of 2: caption six photos, and show where a classifier looks on them"
 	$(BIN)/visattn demo --out runs/demo
-	@echo "demo 2 of 2: insert attention blocks into the classifier: its outputs stay equal"
+	@echo "demo 2 of 2: insert attention blocks into the classifier; its outputs do not change"
 	$(BIN)/python -c "import torch, visattn as va; model = va.load('imagenet-classifier'); \
 	  x = torch.randn(1, 3, 224, 224); before = model(x); print(va.insert(model, 'cbam')); \
 	  assert torch.equal(model(x), before); print('equal outputs')"
@@ -63,7 +63,7 @@ demo: .venv/core.stamp
 
 train: .venv/core.stamp
 	$(BIN)/visattn fit --config scenes_demo
-	@echo "Next: $(BIN)/visattn caption PHOTOS --model RUN, with the folder of the run that is named above."
+	@echo "Next: $(BIN)/visattn caption PHOTOS --model RUN, with the run folder named above."
 
 MODELS := runs/models
 CAPTIONER := $(MODELS)/scenes-captioner
@@ -102,11 +102,11 @@ pictures: .venv/core.stamp
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python docs/benchmark_plots.py
 
-# Those that compile run even if others failed.
+# The compile tests run even if others failed.
 test: .venv/dev.stamp
 	@failed=0; \
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) || failed=1; \
-	echo "make test: now the tests that compile, with the shape checks off"; \
+	echo "make test: now the compile tests, without shape checks"; \
 	$(COMPILED) $$(grep -rl 'mark\.compile' tests) || failed=1; \
 	if [ $$failed = 1 ]; then echo "make test: failed, see above"; exit 1; fi
 	@echo "make test: passed. Left out: -m slow (make test-all); -m gpu (needs a GPU); -m data (needs VISATTN_DATA);"
@@ -118,7 +118,7 @@ test-all: .venv/dev.stamp
 	$(subst compile and not slow,compile,$(COMPILED)) $$(grep -rl 'mark\.compile' tests) || failed=1; \
 	if [ $$failed = 1 ]; then echo "make test-all: failed, see above"; exit 1; fi
 
-# What torch and oneDNN choose their kernels by, and the threads; each in an order of its own.
+# Kernel selection of torch and oneDNN, and threads; each with its own test order.
 MACHINES := \
   ATEN_CPU_CAPABILITY=default,VISATTN_TEST_THREADS=1 ATEN_CPU_CAPABILITY=avx2,VISATTN_TEST_THREADS=2 \
   ONEDNN_MAX_CPU_ISA=AVX2,VISATTN_TEST_THREADS=4 ONEDNN_MAX_CPU_ISA=SSE41,VISATTN_TEST_THREADS=2 \
