@@ -110,7 +110,7 @@ def passes(tests: list[Path], seconds: float) -> bool:
 
     child = os.fork()
     if child == 0:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 60, int(seconds) + 60))  # ends loops
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 60, int(seconds) + 60))  # timeout
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = pytest.main([*QUIET, *map(str, tests)], [Limit()])
         os._exit(int(code not in (0, 5)))  # 5: no tests
