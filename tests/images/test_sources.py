@@ -159,7 +159,7 @@ def test_folders_are_searched_and_files_are_kept(tmp_path: Path) -> None:
     for wrong, reason in (
         ([tmp_path / "empty"], r"no image in .*; looked for .*\.jpg"),
         ([], "no image in an empty list"),
-        ([tmp_path, tmp_path / "gone"], "gone does not exist; give image files"),
+        ([tmp_path, tmp_path / "gone"], "gone does not exist; pass image files"),
     ):
         with pytest.raises(FileNotFoundError, match=reason):
             find_images(wrong)

@@ -164,7 +164,7 @@ def find_input_images(
     Example:
         >>> find_input_images([Path("no_such_folder")], Path("out"), [])
         Traceback (most recent call last):
-        FileNotFoundError: no_such_folder does not exist; give image files or folders
+        FileNotFoundError: no_such_folder does not exist; pass image files or folders
     """
     from visattn.images.sources import find_images, is_result_folder
 

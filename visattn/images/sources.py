@@ -61,7 +61,7 @@ def find_images(
         'https://example.org/dogs/1.jpg'
         >>> find_images("no_such_folder")
         Traceback (most recent call last):
-        FileNotFoundError: no_such_folder does not exist; give image files or folders
+        FileNotFoundError: no_such_folder does not exist; pass image files or folders
     """
     expanded = expand_patterns(roots)
     photos: list[Source] = []
@@ -73,7 +73,7 @@ def find_images(
                 photos += files
                 continue
         elif not _exists(path) and not keep_missing:
-            raise FileNotFoundError(f"{path} does not exist; give image files or folders")
+            raise FileNotFoundError(f"{path} does not exist; pass image files or folders")
         elif os.path.isdir(root):  # noqa: PTH112 (Path.is_dir raises without permission)
             files = walk_files(path, **walking)
         else:

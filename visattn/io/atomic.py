@@ -14,21 +14,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_PART = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.part(\.[0-9A-Za-z]{1,12})?")
+_PART = re.compile(r"\..{1,50}\.[0-9a-f]{8}\.part")
 _DAY = 86_400.0  # seconds; longer than any write
 _MIN_FREE_BYTES = 2**16  # with less, a write that failed without an errno had no space
 
 
 @contextmanager
-def atomic_replace(path: str | os.PathLike[str], *, suffix: str = "") -> Iterator[Path]:
+def atomic_replace(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` in one rename after the block.
 
     It is in the same directory, so the rename is atomic on every file system. Content and rename
     are flushed to disk: after a crash the path has either the complete old content or the complete
     new content.
-
-    Args:
-        suffix: Suffix of the temporary file, for writers that derive the format from it.
 
     Raises:
         OSError: If the file cannot be written; the old content is intact.
@@ -41,7 +38,7 @@ def atomic_replace(path: str | os.PathLike[str], *, suffix: str = "") -> Iterato
         ('1 2 3', ['numbers.txt'])
     """
     target = Path(path)
-    part = _part_of(target, suffix)
+    part = _part_of(target)
     try:
         yield part
         flush(part)  # before the rename: a crash could otherwise leave an empty file
@@ -139,7 +136,7 @@ def is_disk_full(folder: str | os.PathLike[str]) -> bool:
     return shutil.disk_usage(folder).free < _MIN_FREE_BYTES
 
 
-def _part_of(target: Path, suffix: str = "") -> Path:
+def _part_of(target: Path) -> Path:
     """Return a new name for a temporary file or folder."""
     # 50 characters are at most 200 bytes, within the limit of 255 bytes for a file name.
-    return target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}.part{suffix}")
+    return target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}.part")

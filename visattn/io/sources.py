@@ -156,7 +156,7 @@ def remote_files(url: str) -> list[Location]:
         roots = files.glob(path) if glob.has_magic(path) else [path]
         found = sorted({file for root in roots for file in files.find(root)})
     if not found:
-        raise FileNotFoundError(f"{url} does not exist; give image files or folders")
+        raise FileNotFoundError(f"{url} does not exist; pass image files or folders")
     plain = itertools.takewhile(lambda part: not glob.has_magic(part), _parts(path))
     depth = len([*plain]) - (found == [path])
     located: list[Location] = []

@@ -315,8 +315,8 @@ class DigitSource(Source):
 class ClutteredDigits(DigitSource):
     """MNIST digits at random positions on a larger canvas, with distractors cut from other digits.
 
-    Every epoch has its own canvases; those of validation and test are the same in every run.
-    Other options are those of `DigitSource`.
+    Every epoch has its own training canvases; validation and test canvases are the same in every
+    run. Other options as in `DigitSource`.
 
     Args:
         canvas: Canvas and distractors.

@@ -323,8 +323,8 @@ def _check_fit(spec: DigitSequenceSpec, height: float, width: float) -> None:
 class DigitCanvases(DigitSource):
     """Several MNIST digits on one canvas, labeled from left to right.
 
-    Each split has as many canvases as digits; every epoch has its own canvases. Other options are
-    those of `DigitSource`.
+    Each split has as many canvases as digits; every epoch has its own canvases. Other options as in
+    `DigitSource`.
 
     Args:
         spec: Canvas, number, size and positions of the digits.

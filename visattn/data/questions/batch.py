@@ -204,8 +204,8 @@ def vqa_accuracy(answers: Sequence[str], predicted: str) -> float:
     n counts the annotators of the subset who gave the predicted answer.
 
     Source:
-        "VQA: Visual Question Answering", arXiv 1505.00468, section 3 ("Answers"); the averaging is
-        that of the evaluation code, https://visualqa.org/evaluation.html.
+        "VQA: Visual Question Answering", arXiv 1505.00468, section 3 ("Answers"); averaged as in
+        the evaluation code, https://visualqa.org/evaluation.html.
 
     Example:
         >>> round(vqa_accuracy(["red"] * 3 + ["blue"] * 7, "red"), 6)

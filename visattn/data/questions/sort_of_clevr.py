@@ -99,7 +99,7 @@ def draw_layouts(
 def layout_boxes(
     layout: SortOfClevrLayout, *, size: int = SORT_OF_CLEVR_SIZE
 ) -> Float[Tensor, "*n 6 4"]:
-    """Return the boxes of objects: left, top, right and bottom in pixels of the drawn image.
+    """Return the boxes of objects: left, top, right and bottom in pixels of the image.
 
     They bound all pixels of an object, including those that a later object covers.
     """
@@ -211,7 +211,7 @@ class SortOfClevr(Sequence[QuestionSample]):
         (torch.Size([3, 75, 75]), 20)
 
     Source:
-        Santoro et al. 2017, arXiv:1706.01427, section 4.3; the generator is that of
+        Santoro et al. 2017, arXiv:1706.01427, section 4.3; generated as in
         https://github.com/kimhc6028/relational-networks, with questions in words.
     """
 
