@@ -54,7 +54,7 @@ def voc(folder: Path, *, entities: str = "") -> VOCBoxes:
     for name in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (folder / name).mkdir(parents=True)
     Image.new("RGB", (100, 90)).save(folder / "JPEGImages/a.png")
-    (folder / "ImageSets/Main/train.txt").write_text("a\n")
+    (folder / "ImageSets/Main/train.txt").write_text("a\n\n")
     (folder / "Annotations/a.xml").write_text(
         f"{entities}<annotation><filename>a.png</filename><size><width>100</width>"
         "<height>90</height></size><object><name>dog</name><bndbox><xmin>11</xmin>"
@@ -63,7 +63,7 @@ def voc(folder: Path, *, entities: str = "") -> VOCBoxes:
     return VOCBoxes(str(folder))
 
 
-def yolo(folder: Path, line: str = f"1 0.5 {50 / 90} 0.8 {10 / 90}\n") -> YOLOBoxes:
+def yolo(folder: Path, line: str = f"1 0.5 {50 / 90} 0.8 {10 / 90}\n\n") -> YOLOBoxes:
     """Write the dog in the format of YOLO."""
     for name in ("images", "labels"):
         (folder / name / "train").mkdir(parents=True)

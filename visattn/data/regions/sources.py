@@ -100,7 +100,7 @@ class VOCBoxes(Source):
         listed = listed if listed.is_file() else lists / "val.txt"
         images: list[AnnotatedImage] = []
         boxes: list[tuple[Box, tuple[int, int]]] = []
-        for line in decode_utf8(read_bytes_bounded(listed)).splitlines():
+        for line in decode_utf8(read_bytes_bounded(listed)).rstrip().splitlines():
             file = file_below(Path(self.root, "Annotations"), f"{line.split()[0]}.xml")
             with reading(file):
                 tree = parse_xml(read_bytes_bounded(file))
@@ -156,7 +156,7 @@ class YOLOBoxes(Source):
         labels = Path(before, "labels", after).with_suffix(".txt")
         objects: list[AnnotatedObject] = []
         text = decode_utf8(read_bytes_bounded(labels)) if labels.exists() else ""  # no objects
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.rstrip().splitlines(), 1):
             with reading(labels, f"line {number}"):
                 kind, *numbers = line.split()
                 x, y, w, h = map(float, numbers)
