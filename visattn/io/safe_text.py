@@ -202,9 +202,7 @@ def parse_xml(content: bytes) -> ET.Element:
         '7'
     """
     if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise ValueError(
-            "XML must not define entities (DOCTYPE, ENTITY); remove the definitions"
-        )
+        raise ValueError("XML must not define entities (DOCTYPE, ENTITY); remove the definitions")
     try:
         return ET.fromstring(content)
     except ET.ParseError as error:
