@@ -32,6 +32,8 @@ _FEW = 10  # lines; fewer are less certain, so that they end there from further 
 _WHOLE = 2.5  # by the patches along a tile: so close to a whole number, it is that
 _QUARTER = 0.25  # of a cell: so close to a patch, a token is that patch
 _CERTAIN = 3.0  # standard errors between lines and the limit up to which they are whole patches
+_HALF = 0.04  # of a patch: so close to half a patch more, the last one is half padding
+_MOST = 4  # times as many patches along a tile as lines
 _SNAP = 0.1  # of a cell: so close to the edge of a drawn cell, a token ends with it
 _SLIVER = 0.25  # of a cell: smaller parts of other tiles need no cells of their own
 
@@ -119,7 +121,7 @@ class Cells:
 def find_cells(centers: Centers) -> Cells | None:
     """Return the cells of tokens; None if some tile of them does not stand on even lines."""
     found: list[tuple[Tensor, Tensor, Tensor, bool]] = []
-    lines = [0, 0]  # of a tile with its padding
+    lines = [0.0, 0.0]  # of a tile with its padding
     groups = [each for group in _groups(centers.part) for each in _tiles(centers, group)]
     for group in groups:
         arranged = _arrange(centers.mean[group], centers.extent[group], centers.aspect)
@@ -129,8 +131,8 @@ def find_cells(centers: Centers) -> Cells | None:
         members = group[kept]
         for part in centers.part[members].unique():
             own = centers.part[members] == part
-            cells = _cells_of(centers, members[own], index[own], pitch, lines)
-            found.append((members[own], *cells))
+            cells, shown, certain = _cells_of(centers, members[own], index[own], pitch, lines)
+            found.append((members[own], cells, shown, certain and len(kept) == len(group)))
     *cells, certain = zip(*found, strict=True)
     members, full, shown = map(torch.cat, cells)
     order = members.argsort()
@@ -225,7 +227,7 @@ def _cells_of(
     members: Int[Tensor, " n"],
     index: Int[Tensor, "n 2"],
     pitch: Tensor,
-    known: list[int],
+    known: list[float],
 ) -> tuple[Float[Tensor, "n 2 2"], Float[Tensor, "n 2 2"], bool]:
     """Return the cells of the tokens of one tile, their visible parts, and if they are certain.
 
@@ -245,7 +247,9 @@ def _cells_of(
         first, last = frame[:, axis].tolist()
         if count == 1 and known[axis] and last > first:  # a tile that is padding but for one line
             step = (last - first) / known[axis]
-            begin = first + math.floor((float(mean.mean()) - first) / step) * step
+            line = (float(mean.mean()) - first) / step
+            begin = first + math.floor(line) * step
+            certain &= abs(line % 1 - 0.5) < _QUARTER
         elif blurred or (count == 1 and step > 0.5 * (high - low)):
             begin, step = low, (high - low) / count  # from edge to edge
             certain = False
@@ -256,28 +260,19 @@ def _cells_of(
                 used = fewer if len(lines[fewer].unique()) > 1 else used
             step = float(_slope(lines[used], mean[used])) if count > 1 else step
             begin = float(mean[used].mean()) - step * (float(lines[used].double().mean()) + 0.5)
-            end = begin + step * count
             misses = (mean[used] - begin - step * (lines[used] + 0.5)) / step
             error = float(misses.norm()) / max(len(misses) - 2, 1e-9)
-            patches = (last - first) / step
-            limit = max(_EDGE, _WHOLE / patches) if patches else 0.0
-            if (off := abs(patches - round(patches))) < limit:
-                # A tile holds whole patches. The center of a token is off where the tower weighs
-                # some of its pixels more, but its cell is a patch.
-                known[axis] = round(patches)
-                step = (last - first) / round(patches)
-                middle = begin + (end - begin) / 2 - step * count / 2
-                nearest = first + round((middle - first) / step) * step
-                certain &= count > 1 and off + _CERTAIN * 12**0.5 * error * patches / count < limit
-                certain &= abs(middle - nearest) / step + _CERTAIN * error < _QUARTER
-                begin = nearest if abs(middle - nearest) < _QUARTER * step else middle
-                end = begin + step * count
+            found = _whole_patches((first, last), (low, high), begin, step, count, error)
+            if found is not None:
+                begin, step, known[axis], own = found
+                certain &= own and count > 1
             else:
                 certain = False
+                end = begin + step * count
                 near = _EDGE * step * max(1.0, _FEW / count)
                 begin = low if abs(begin - low) < near else begin
                 end = high if abs(end - high) < near else end
-            step = (end - begin) / count
+                step = (end - begin) / count
         cells = begin + step * torch.stack([lines, lines + 1], 1).double()
         full[:, :, axis] = cells
         shown[:, :, axis] = cells.clamp(0, 1)
@@ -285,6 +280,57 @@ def _cells_of(
         cut = ~centers.whole[members] & (inside[:, 1] > inside[:, 0])
         shown[cut, :, axis] = inside[cut]  # where a tile ends in padding inside the photo
     return full, shown, certain
+
+
+def _whole_patches(
+    frame: tuple[float, float], shown: tuple[float, float], begin: float, step: float, count: int,
+    error: float,
+) -> tuple[float, float, float, bool] | None:  # fmt: skip
+    """Return begin and length of lines that are patches of a tile, their number, if it is certain.
+
+    A tile holds whole patches. The center of a token is off where the tower weighs some of its
+    pixels more, but its cell is a patch. Most often a tile has a token for each patch that shows
+    some of the photo, so that few lines fit.
+
+    Args:
+        frame: Where the tile ends.
+        shown: Where the photo ends in it.
+        begin: Where the measured lines begin.
+        step: Their distance.
+        count: Their number.
+        error: Standard error of the middle of the lines, in steps.
+
+    Example:
+        >>> measured = {"begin": -0.14, "step": 0.33, "count": 4, "error": 0.1}  # 6.9 patches
+        >>> _whole_patches((-0.64, 1.64), (0.0, 1.0), **measured)[2:]  # 7 need 5 lines or 3
+        (8.0, True)
+    """
+    length = frame[1] - frame[0]
+    measured, middle = length / step, begin + step * count / 2
+    doubt = _CERTAIN * 12**0.5 * error * measured / count
+    limit = max(_EDGE, _WHOLE / measured) if measured else 0.0
+    found: list[tuple[bool, float, float, float, float]] = []
+    most = math.ceil(min(measured + limit + doubt, _MOST * count))
+    for number in (half / 2 for half in range(2 * count - 1, 2 * most + 1)):
+        own, off = length / number, abs(number - measured)
+        if number % 1 and off + doubt > _HALF:
+            continue
+        inside = [(edge - frame[0]) / own for edge in shown]
+        start, stop = math.floor(inside[0] + _EDGE), math.ceil(inside[1] - _EDGE)
+        if stop - start == count and off < limit + doubt:
+            found.append((False, off, frame[0] + start * own, own, number))
+        elif off < limit:
+            start = round((middle - frame[0]) / own - count / 2)
+            start = max(min(start, math.floor(number) - count), 0)
+            found.append((True, off, frame[0] + start * own, own, number))
+    if not length or not found:
+        return None
+    some, off, nearest, own, number = min(found)
+    away = abs(middle - nearest - own * count / 2) / own
+    if not some and away < _QUARTER + _CERTAIN * error:
+        return nearest, own, number, sum(not each[0] for each in found) == 1
+    certain = off + doubt < limit and away + _CERTAIN * error < _QUARTER
+    return (nearest if away < _QUARTER else middle - own * count / 2), own, number, certain
 
 
 def draw(cells: Cells, columns: Int[Tensor, " i"], size: tuple[int, int]) -> Placement:
