@@ -432,8 +432,8 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
         if name == site and between and float(extent.median()) > _EVERYWHERE:
             return None  # learned queries read all of the photo
         parts = torch.zeros_like(parts) if one else parts
-        aspect = pixels.shape[-2] / pixels.shape[-1]
-        centers = Centers(mean, extent, whole, parts, limits, ends, aspect)
+        height, width = pixels.shape[-2:] if len(pixels.shape) > 3 and not one else (0, 0)
+        centers = Centers(mean, extent, whole, parts, limits, ends, (height, width))
         cells = find_cells(centers)
         if cells is None:
             return None

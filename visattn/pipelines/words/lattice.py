@@ -30,7 +30,7 @@ _INNER = 5  # lines; of so many the outermost do not count: resampling repeats t
 _EDGE = 0.04  # of a cell: lines that end so close to an edge end there
 _FEW = 10  # lines; fewer are less certain, so that they end there from further away
 _WHOLE = 2.5  # by the patches along a tile: so close to a whole number, it is that
-_QUARTER = 0.25  # of a cell: so close to a patch, a token is that patch
+_QUARTER = 0.25  # of a cell, or pixel: so close to a patch, a token is that patch
 _CERTAIN = 3.0  # standard errors between lines and the limit up to which they are whole patches
 _HALF = 0.04  # of a patch: so close to half a patch more, the last one is half padding
 _MOST = 4  # times as many patches along a tile as lines
@@ -89,7 +89,7 @@ class Centers:
         part: Slice of the pixel values (a tile, or the whole photo) that it is computed from.
         parts: What each slice shows of the photo: top, left, bottom, right.
         frames: Where the slices end, together with their padding; zeros if that is not known.
-        aspect: Height of a slice by its width, in pixel values.
+        sides: Pixel values along the height and width of a slice; zeros if they are not in rows.
     """
 
     mean: Float[Tensor, "i 2"]
@@ -98,7 +98,7 @@ class Centers:
     part: Int[Tensor, " i"]
     parts: Float[Tensor, "s 2 2"]
     frames: Float[Tensor, "s 2 2"]
-    aspect: float
+    sides: tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ def find_cells(centers: Centers) -> Cells | None:
     lines = [0.0, 0.0]  # of a tile with its padding
     groups = [each for group in _groups(centers.part) for each in _tiles(centers, group)]
     for group in groups:
-        arranged = _arrange(centers.mean[group], centers.extent[group], centers.aspect)
+        arranged = _arrange(centers.mean[group], centers.extent[group], centers.sides)
         if arranged is None:
             return None
         kept, index, pitch = arranged
@@ -158,7 +158,7 @@ def _tiles(centers: Centers, group: Int[Tensor, " n"]) -> list[Int[Tensor, " _m"
     A tile ends with a row: the longest runs of rows that stand on lines.
     """
     mean, extent = centers.mean[group], centers.extent[group]
-    if _arrange(mean, extent, centers.aspect) is not None:
+    if _arrange(mean, extent, centers.sides) is not None:
         return [group]
     back = (mean[1:, 1] < mean[:-1, 1]) | (mean[1:, 0] < mean[:-1, 0] - 0.5 * extent[:-1, 0])
     ends = [*(back.nonzero()[:, 0] + 1).tolist(), len(group)]
@@ -173,14 +173,14 @@ def _tiles(centers: Centers, group: Int[Tensor, " n"]) -> list[Int[Tensor, " _m"
 
 
 def _arrange(
-    mean: Float[Tensor, "n 2"], extent: Float[Tensor, "n 2"], blurred: float = 0.0
+    mean: Float[Tensor, "n 2"], extent: Float[Tensor, "n 2"], sides: tuple[int, int] = (0, 0)
 ) -> tuple[Int[Tensor, " m"], Int[Tensor, "m 2"], Float[Tensor, "2"]] | None:
     """Return which tokens stand on lines, their rows and columns, and the distance of lines.
 
     Args:
         mean: Centers of the tokens, in reading order.
         extent: Their sides.
-        blurred: Height by width of what they may all see, if it counts.
+        sides: Height and width of what they may all see, if they count.
     """
     narrow = extent.sum(1).argsort()
     widths = extent.sum(1)[narrow]
@@ -206,7 +206,7 @@ def _arrange(
             if not bool((pitch > 0).all()):
                 continue
             # centers of tokens that see much of the photo are rough: cells are square
-            long = abs(math.log(rows / columns / blurred)) if blurred else math.inf
+            long = abs(math.log(rows * sides[1] / columns / sides[0])) if sides[0] else math.inf
             if misfit < _MISFIT and whole:
                 found[misfit] = kept, index, pitch
             elif in_order and long < _SQUARE:
@@ -262,7 +262,9 @@ def _cells_of(
             begin = float(mean[used].mean()) - step * (float(lines[used].double().mean()) + 0.5)
             misses = (mean[used] - begin - step * (lines[used] + 0.5)) / step
             error = float(misses.norm()) / max(len(misses) - 2, 1e-9)
-            found = _whole_patches((first, last), (low, high), begin, step, count, error)
+            found = _whole_patches(
+                (first, last), (low, high), begin, step, count, error, centers.sides[axis]
+            )
             if found is not None:
                 begin, step, known[axis], own = found
                 certain &= own and count > 1
@@ -284,7 +286,7 @@ def _cells_of(
 
 def _whole_patches(
     frame: tuple[float, float], shown: tuple[float, float], begin: float, step: float, count: int,
-    error: float,
+    error: float, side: int = 0,
 ) -> tuple[float, float, float, bool] | None:  # fmt: skip
     """Return begin and length of lines that are patches of a tile, their number, if it is certain.
 
@@ -299,9 +301,10 @@ def _whole_patches(
         step: Their distance.
         count: Their number.
         error: Standard error of the middle of the lines, in steps.
+        side: Pixel values along the tile: a patch has a whole number of them, and some may be left.
 
     Example:
-        >>> measured = {"begin": -0.14, "step": 0.33, "count": 4, "error": 0.1}  # 6.9 patches
+        >>> measured = {"begin": -0.14, "step": 0.317, "count": 4, "error": 0.03}  # 7.2 patches
         >>> _whole_patches((-0.64, 1.64), (0.0, 1.0), **measured)[2:]  # 7 need 5 lines or 3
         (8.0, True)
     """
@@ -313,7 +316,7 @@ def _whole_patches(
     most = math.ceil(min(measured + limit + doubt, _MOST * count))
     for number in (half / 2 for half in range(2 * count - 1, 2 * most + 1)):
         own, off = length / number, abs(number - measured)
-        if number % 1 and off + doubt > _HALF:
+        if number % 1 and off > _HALF:
             continue
         inside = [(edge - frame[0]) / own for edge in shown]
         start, stop = math.floor(inside[0] + _EDGE), math.ceil(inside[1] - _EDGE)
@@ -323,6 +326,15 @@ def _whole_patches(
             start = round((middle - frame[0]) / own - count / 2)
             start = max(min(start, math.floor(number) - count), 0)
             found.append((True, off, frame[0] + start * own, own, number))
+    pixels = round(side / measured) if measured > 0 else 0
+    if (
+        pixels
+        and not found
+        and abs(side / measured - pixels) + doubt * pixels / measured < _QUARTER
+    ):
+        own, off = length * pixels / side, abs(side / pixels - measured)
+        start = round((begin - frame[0]) / own)
+        found.append((True, off, frame[0] + start * own, own, side / pixels))
     if not length or not found:
         return None
     some, off, nearest, own, number = min(found)
