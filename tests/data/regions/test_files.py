@@ -259,7 +259,7 @@ def test_masks_belong_to_photos_of_their_name(tmp_path: Path) -> None:
     photo, mask = parts[0][0]
     for pixels, message in (
         (np.full((31, 47), 7, np.uint8), r"2 classes, but .* has \[7\]: correct class_names"),
-        (np.zeros((31, 45), np.uint8), r"must be \(31, 47\), as its photo, got \(31, 45\)"),
+        (np.zeros((31, 45), np.uint8), r"must be \(31, 47\), like its photo, got \(31, 45\)"),
     ):
         Image.fromarray(pixels).save(mask)
         with pytest.raises(ValueError, match=message):
@@ -287,7 +287,7 @@ def test_mask_folders_beside_inside_or_elsewhere(tmp_path: Path) -> None:
     masks.rename(photos / "masks")
     assert [item.path for item in read_annotated_images(photos)] == [item.path for item in result]
     Image.new("L", (6, 8), 255).save(photos / "masks" / "a.png")
-    with pytest.raises(ValueError, match=r"must be \(6, 8\), as its photo, got \(8, 6\)"):
+    with pytest.raises(ValueError, match=r"must be \(6, 8\), like its photo, got \(8, 6\)"):
         read_images_with_masks(photos, photos / "masks")[0].region_masks()
 
 

@@ -73,7 +73,7 @@ def draw_layouts(
 ) -> UInt8[Tensor, "n 3 {size} {size}"]:
     """Draw images: white, with filled rectangles of 11 x 11 pixels and circles of radius 5.
 
-    Later colors cover earlier ones. Without antialiasing, as in OpenCV. Images larger than 75
+    Later colors cover earlier ones, without antialiasing, as in OpenCV. Images larger than 75
     pixels get white margins; the objects keep their size.
 
     Raises:

@@ -135,7 +135,7 @@ class VQAFiles(Source):
                 with reading(questions, f"questions[{number}]"):
                     answer = answered[entry["question_id"]]
                     if answer.get("image_id", entry["image_id"]) != entry["image_id"]:
-                        raise ValueError(f"{annotations} has it for image {answer['image_id']}")
+                        raise ValueError(f"its answers are for image {answer['image_id']}")
                     if not split_words(entry["question"]):
                         raise ValueError(f"a question must have words, got {entry['question']!r}")
                     file = image_name.format(id=entry["image_id"])

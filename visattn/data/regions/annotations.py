@@ -147,7 +147,7 @@ def _load_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y 
     brightness = read_image(segmentation).pixels.max(2)
     if brightness.shape != tuple(size):
         raise ValueError(
-            f"the mask {segmentation} must be {tuple(size)}, as its photo, got {brightness.shape}"
+            f"the mask {segmentation} must be {tuple(size)}, like its photo, got {brightness.shape}"
         )
     return brightness > brightness.max() / 2
 

@@ -185,7 +185,7 @@ def read_coco_images(
     Raises:
         FileNotFoundError: If there is no such file or folder, or an image is not in it.
         ValueError: If the file is invalid (the message names the entry), or an image is outside its
-        folder.
+            folder.
 
     Example:
         >>> import json

@@ -92,7 +92,7 @@ class SegmentationInput:
         image = read_photo(photo, self.value_range)
         numbers = read_label_image(mask)
         if numbers.shape != image.size:
-            raise ValueError(f"{mask} must be {image.size}, as its photo, got {numbers.shape}")
+            raise ValueError(f"{mask} must be {image.size}, like its photo, got {numbers.shape}")
         labels = self._table[numbers]
         if labels.min() < 0:
             raise ValueError(
