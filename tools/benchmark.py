@@ -2,7 +2,7 @@
 
     python tools/benchmark.py peers     maps, compared with captum, torchcam and grad-cam
     python tools/benchmark.py first     the first map of a process, compared with grad-cam
-    python tools/benchmark.py bulk      `visattn caption` and `overlay`, compared with the model alone
+    python tools/benchmark.py bulk      `visattn caption` and `overlay`, compared with the model
     python tools/benchmark.py tokens    time and memory of attention by the number of tokens
     python tools/benchmark.py step scenes_demo "scenes_demo @HEAD~5"
                                         training steps: a config, options of `visattn fit`, and a

@@ -182,7 +182,7 @@ def test_what_does_not_fit_the_data_is_refused(clevr: QuestionData) -> None:
          "first_types must be of shape, left, top.*; got .*size"),
         (lambda: QuestionTask(lambda w, a: build_task(clevr).model, info, hop_loss_weight=1.0),
          "data with their objects"),
-        (lambda: list(other.val_dataloader()), r"reads images of \(32, 32\) pixels"),
+        (lambda: list(other.val_dataloader()), r"needs images of \(32, 32\) pixels"),
     )  # fmt: skip
     for call, message in cases:
         with pytest.raises(ValueError, match=message):
