@@ -1,8 +1,7 @@
-"""Rewards and losses of glimpse models: plain loops, all paths enumerated, gradients by module."""
+"""Rewards and losses of glimpse models: plain loops, and gradients by module."""
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -63,7 +62,7 @@ def test_rewards_of_sequences_match_a_loop(reward: RewardType) -> None:
             assert float(rewards[place]) == pytest.approx(expected, abs=1e-12), place
 
 
-# ---------------------------------------------------------------- losses of single labels
+# ---------------------------------------------------------------- losses
 
 STD = torch.tensor(0.4, dtype=torch.float64)
 LABELS = torch.tensor([5, 2])
@@ -103,33 +102,46 @@ def losses_of(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("actions", [4, 5])
+@pytest.mark.parametrize("labels", [LABELS, torch.tensor([[5, 1], [2, IGNORE_LABEL]])])
+@pytest.mark.parametrize("actions", [5, 6])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_losses_match_plain_sums(actions: int, normalize: bool) -> None:
-    """One rollout and one action at a time; 0.7 of the loss of every glimpse, 0.1 of the policy."""
-    rollout, baseline = random_rollout(actions=actions), value_baseline(informed=True)
+def test_losses_match_plain_sums(labels: Tensor, actions: int, normalize: bool) -> None:
+    """One rollout and one action at a time; 0.7 of the loss of every glimpse, 0.1 of the policy.
+
+    Actions after a misread label count in neither loss, but the labels after it are classified.
+    """
+    rollout, baseline = random_rollout(t=6, actions=actions), value_baseline(informed=True)
+    rollout.logits[0, 1, 2, 5] = 9.0  # it reads the first of two labels correctly
     options = {"normalize_advantages": normalize, "aux_loss_weight": 0.7, "policy_loss_weight": 0.1}
-    losses = losses_of(rollout, baseline, reward="gain", **options)
-    rewards, _, log_probs = (
-        each[:, :, -actions:] for each in glimpse_rewards(rollout.logits, LABELS, "gain")
+    losses = compute_glimpse_losses(
+        rollout, labels, baseline, policy_std=STD, reward="gain", **options
     )
-    surplus = rewards - baseline(rollout.policy_states, log_probs)
+    rewards, counted, log_probs = (
+        each[:, :, -actions:] for each in glimpse_rewards(rollout.logits, labels, "gain")
+    )
+    surplus = (rewards - baseline(rollout.policy_states, log_probs)) * counted
     advantages = surplus / surplus.std() if normalize else surplus
-    policy, classification = 0.0, 0.0
+    policy, last, every = 0.0, [], []
+    each_label = 6 // labels.view(2, -1).shape[1]
     for i, j in itertools.product(range(2), range(3)):
-        logs = [float(step.log_softmax(0)[LABELS[i]]) for step in rollout.logits[i, j]]
-        classification -= (logs[-1] + 0.7 * sum(logs) / 5) / 6
+        for glimpse in range(6):
+            label = int(labels.view(2, -1)[i, glimpse // each_label])
+            if label != IGNORE_LABEL:
+                every.append(-float(rollout.logits[i, j, glimpse].log_softmax(0)[label]))
+                last += every[-1:] * ((glimpse + 1) % each_label == 0)
         for action, axis in itertools.product(range(actions), range(2)):
             place = (i, j, action, axis)
             off = float(rollout.policy_samples[place] - rollout.policy_means[place]) / 0.4
             density = -(off**2) / 2 - math.log(0.4 * math.sqrt(2 * math.pi))
             policy -= 0.1 * density * float(advantages[place[:3]]) / 6
-    expected = (classification, policy, float(surplus.square().mean()))
+    classification = sum(last) / len(last) + 0.7 * sum(every) / len(every)
+    expected = (classification, policy, float(surplus.square().sum() / counted.sum()))
     found = tuple(map(float, (losses.classification, losses.policy, losses.baseline)))
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
     assert float(losses.total) == pytest.approx(sum(expected), rel=1e-5, abs=1e-5)
     if not normalize:
         torch.testing.assert_close(losses.rewards - losses.expected_rewards, losses.advantages)
+    assert counted.all() == (labels.ndim == 1)
 
 
 @torch.no_grad()
@@ -202,128 +214,3 @@ def test_a_baseline_begins_at_its_value_and_only_an_informed_one_knows_the_class
             states.double(), log_probs.double()
         ).tolist()
         assert (uncertain != certain) == informed
-
-
-# ---------------------------------------------------------------- all paths of a small problem
-#
-# Three places, two labels, two glimpses at each: four actions, so 81 paths. The policy is a table
-# of logits for each action and the place before it; what the classifier says is a table over the
-# places seen so far. `compute_glimpse_losses` gets all paths at once.
-
-PATHS = torch.tensor(list(itertools.product(range(3), repeat=4)))  # [81 4]
-
-
-def table(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def path_logits() -> Tensor:
-    """Class logits after each glimpse of each path, [81 4 3]; they depend on the places so far."""
-    tables = [table(*[3] * (glimpse + 1), 3, seed=glimpse) * 2 for glimpse in range(4)]
-    steps = [tables[glimpse][tuple(PATHS[:, : glimpse + 1].unbind(1))] for glimpse in range(4)]
-    return torch.stack(steps, 1)
-
-
-def path_log_probs(policy: Tensor) -> Tensor:
-    """Log-probability of each action of each path, [81 4]; `policy` is [4 4 3]."""
-    before = torch.cat([torch.full((81, 1), 3), PATHS[:, :-1]], 1)  # 3: no place yet
-    logits = policy[torch.arange(4), before]
-    return logits.log_softmax(-1).gather(-1, PATHS.unsqueeze(-1)).squeeze(-1)
-
-
-def expected_reward(policy: Tensor, labels: list[int], reward: RewardType) -> Tensor:
-    """The objective, path by path: each label counts unless an earlier one was misread."""
-    total = torch.zeros((), dtype=torch.float64)
-    for logits, log_probs in zip(path_logits(), path_log_probs(policy), strict=True):
-        value = 0.0
-        for label, true in enumerate(labels):
-            last = logits[2 * label + 1].softmax(-1)
-            if true == IGNORE_LABEL:
-                break
-            correct = int(last.argmax()) == true
-            value += float(last[true]) if reward == "gain" else float(correct)
-            if not correct:
-                break
-        total = total + log_probs.sum().exp() * value
-    return total
-
-
-def losses_of_paths(
-    labels: list[int], log_probs: Tensor, baseline: ValueBaseline, patch: Any, **options: Any
-) -> glimpse_losses.GlimpseLosses:
-    """Return the losses of the paths, each an image; `log_probs`, [81 1 4], are their actions'."""
-    known = torch.zeros(81, 1, 4, 5, dtype=torch.float64)  # before each action: the places so far
-    for action in range(1, 4):
-        known[:, 0, action, :action] = PATHS[:, :action].double()
-    nothing = torch.zeros(81, 1, 4, 2, dtype=torch.float64)
-    patch.setattr(glimpse_losses, "gaussian_log_prob", lambda *_: log_probs)
-    return compute_glimpse_losses(
-        GlimpseRollout(nothing, path_logits()[:, None], known, nothing, nothing),
-        torch.tensor([labels]).expand(81, -1),
-        baseline,
-        policy_std=torch.tensor(1.0),
-        **options,
-    )
-
-
-BASELINES: dict[str, Callable[[], ValueBaseline]] = {
-    "constant": lambda: ValueBaseline(5, initial_value=0.7).double(),
-    "learned": lambda: value_baseline(5),
-    "informed": lambda: value_baseline(5, informed=True),
-}
-
-
-@pytest.mark.parametrize("reward", ["correct", "gain"])
-@pytest.mark.parametrize("labels", [[1, 2], [0, IGNORE_LABEL]], ids=["two", "padded"])
-def test_the_expected_gradient_is_exact_with_each_baseline(
-    reward: RewardType, labels: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loss is a mean over paths; each counts by its probability times their number."""
-    policy = table(4, 4, 3, seed=9).requires_grad_()
-    (exact,) = torch.autograd.grad(expected_reward(policy, labels, reward), policy)
-    assert exact.abs().max() > 0.01
-    for name, baseline in BASELINES.items():
-        log_probs = path_log_probs(policy)[:, None]
-        weights = 81 * log_probs.detach().sum((1, 2)).exp()
-        weighted = log_probs * weights.view(-1, 1, 1)
-        losses = losses_of_paths(labels, weighted, baseline(), monkeypatch, reward=reward)
-        (gradient,) = torch.autograd.grad(losses.policy, policy)
-        difference = float((-gradient - exact).abs().max())
-        assert difference < 1e-12, (name, difference)
-
-
-def test_actions_after_an_error_have_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With baselines that are not 0 there, as in the mean of many paths one may not see."""
-    wrong = path_logits()[:, 1].argmax(-1) != 1
-    assert 0 < wrong.sum() < 81
-    for name, baseline in BASELINES.items():
-        log_probs = path_log_probs(table(4, 4, 3, seed=9))[:, None].requires_grad_()
-        losses = losses_of_paths([1, 2], log_probs, baseline(), monkeypatch)
-        (gradient,) = torch.autograd.grad(losses.policy, log_probs)
-        assert not gradient[wrong, :, 2:].any(), name
-        assert gradient[~wrong].any(), name
-        assert gradient[wrong, :, :2].all(), name
-
-
-def test_classification_trains_every_label_and_no_padding() -> None:
-    """Also those after an error."""
-    logits = path_logits()[:5, None].clone().requires_grad_()
-    labels = torch.tensor([[1, 2], [0, IGNORE_LABEL], [2, 1], [0, 0], [1, IGNORE_LABEL]])
-    none, states = torch.zeros(5, 1, 0, 2).double(), torch.zeros(5, 1, 0, 5).double()
-    rollout = GlimpseRollout(torch.zeros(5, 1, 4, 2), logits, states, none, none)
-    losses = compute_glimpse_losses(
-        rollout, labels, value_baseline(5), policy_std=STD, aux_loss_weight=0.5
-    )
-    last, every = [], []
-    for image, glimpse in itertools.product(range(5), range(4)):
-        true = int(labels[image, glimpse // 2])
-        if true != IGNORE_LABEL:
-            every.append(-float(logits.detach()[image, 0, glimpse].log_softmax(-1)[true]))
-            last += every[-1:] * (glimpse % 2)
-    expected = sum(last) / 8 + 0.5 * sum(every) / 16
-    assert float(losses.classification.detach()) == pytest.approx(expected, rel=1e-12)
-    losses.classification.backward()
-    assert logits.grad is not None
-    padded = labels[:, 1] == IGNORE_LABEL
-    assert logits.grad[~padded, 0, 2:].all()
-    assert not logits.grad[padded, 0, 2:].any()
