@@ -65,24 +65,3 @@ def test_blocks_are_in_every_unit_and_at_the_input() -> None:
         cast("Any", model.input_block).excite.bias.fill_(-99.0)  # the gate is closed
     scores = model(pixels(2, 1, 8, 8))
     assert torch.equal(scores[0], scores[1])
-
-
-def test_grid_pooling_keeps_positions() -> None:
-    # the final stride is 4: a shift by 8 pixels is a shift by two of the pooled cells
-    random = torch.Generator().manual_seed(5)
-    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
-    images[0, :, 4:12, 4:12] = torch.randint(256, (3, 8, 8), dtype=torch.uint8, generator=random)
-    images[1] = images[0].roll((8, 8), (1, 2))
-    for cells, alike in ((1, True), (2, False)):
-        torch.manual_seed(0)
-        model = AttentionResNet(names(3), depth=8, stem_width=4, pool_size=cells).eval()
-        scores = model(images).softmax(-1).detach()
-        assert torch.allclose(scores[0], scores[1], atol=0.02) is alike
-        assert model.fc.in_features == 16 * cells**2
-
-
-def test_inner_width_of_units_is_configurable() -> None:
-    model = AttentionResNet(names(2), depth=8, stage_widths=(17, 37, 71))
-    weights = model.state_dict()
-    assert [len(weights[f"layer{n}.0.conv1.weight"]) for n in (1, 2, 3)] == [17, 37, 71]
-    assert model(pixels(1, 3, 32, 32)).shape == (1, 2)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import visattn as va
 from visattn.models.base import SmallEncoder
-from visattn.models.vqa.cross_attention import CrossAttentionVQA, ReadingLayer
+from visattn.models.vqa.cross_attention import CrossAttentionVQA
 from visattn.models.vqa.mac import MAC, ControlUnit, ReadUnit, WriteUnit
 from visattn.models.vqa.model import EncodedQuestions, VQAModel, questions_by_image
 from visattn.results.kinds import SPECIAL_TOKENS
@@ -152,21 +152,3 @@ def test_the_control_and_write_units_of_mac_equal_their_equations() -> None:
     torch.testing.assert_close(read[0], expected @ words[0, :2])
     memory = write.join.weight @ torch.cat((read[0], control[0])) + write.join.bias
     torch.testing.assert_close(write(control, read)[0], memory)
-
-
-@torch.no_grad()
-def test_a_reading_layer_equals_its_equations() -> None:
-    """Each head of a question weighs the cells; the heads are joined, then the MLP follows."""
-    torch.manual_seed(0)
-    layer = ReadingLayer(6, 2).double()
-    layer.cross_attention.tap.grid = (1, 7)
-    question, places = numbers(1, 6, seed=1), numbers(1, 7, 6, seed=2)
-    result, weights = layer(question, places, ONE)
-    attend = layer.cross_attention
-    query = attend.query(layer.norm2(question))[0].view(2, 3)
-    keys, values = (part(places)[0].view(7, 2, 3) for part in (attend.key, attend.value))
-    expected = torch.einsum("hd,nhd->hn", query, keys).div(3**0.5).softmax(-1)
-    torch.testing.assert_close(weights[0], expected)
-    read = attend.out(torch.einsum("hn,nhd->hd", expected, values).flatten())
-    after = question[0] + read
-    torch.testing.assert_close(result[0], after + layer.mlp(layer.norm3(after)))

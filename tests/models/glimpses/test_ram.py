@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from random_numbers import pixels
 from torch import Tensor, nn
 
 from visattn.functional.reinforce import gaussian_log_prob
@@ -165,28 +164,6 @@ def test_a_rollout_is_the_equations_of_the_paper() -> None:
     assert rollouts.locations.abs().max() == 1
 
 
-def test_the_first_location_is_random_and_no_action() -> None:
-    torch.manual_seed(0)
-    rollouts = model(size=(2, 2), num_glimpses=1).rollout(drawn(4000, 1, 2, 2))
-    places = rollouts.locations[:, 0, 0]
-    assert rollouts.policy_means.shape == (4000, 1, 0, 2)
-    assert places.abs().max() <= 1
-    for axis in (0, 1):
-        counts = torch.histc(places[:, axis], 8, -1, 1)
-        assert float(((counts - 500) ** 2 / 500).sum()) < 24.4  # chi-square of 7, p = 0.001
-
-
-def test_evaluation_uses_policy_means() -> None:
-    made, images = model(), shown(5)
-    rollouts = made.rollout(images, init_locations=starts(5))
-    assert torch.equal(rollouts.policy_samples, rollouts.policy_means)
-    assert rollouts.locations[:, 0, 1:].std(0).min() > 0  # locations differ between images
-    torch.manual_seed(5)
-    last = made.rollout(images).logits[:, 0, -1]
-    torch.manual_seed(5)
-    assert torch.equal(made(images), last)
-
-
 def test_fixed_locations_bypass_the_policy() -> None:
     made = model()
     path = starts(18).view(3, 6, 2)
@@ -195,35 +172,3 @@ def test_fixed_locations_bypass_the_policy() -> None:
     assert torch.equal(rollouts.locations, path[:, None].expand(-1, 2, -1, -1))
     assert rollouts.policy_means.shape == rollouts.policy_samples.shape == (3, 2, 0, 2)
     assert rollouts.logits.shape == (3, 2, 6, 3)
-
-
-def test_given_start_and_noise_draw_no_random_numbers() -> None:
-    made, state = model(), torch.get_rng_state()
-    per_rollout = roll(made, shown(3), starts(3)[:, None].expand(-1, 2, -1), drawn(3, 2, 4, 2))
-    per_image = roll(made, shown(3), starts(3), drawn(3, 2, 4, 2))
-    assert torch.equal(per_rollout.logits, per_image.logits)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
-@pytest.mark.parametrize("sight", ["linear", "conv"])
-def test_every_rnn_and_glimpse_encoder_learns(core: str, sight: str) -> None:
-    made = model(rnn_type=core, glimpse_encoder=sight, num_scales=3, channels=3)
-    rollouts = made.rollout(shown(2, 3), num_rollouts=3, sample=True)
-    rollouts.logits.sum().backward()
-    for part in (made.glimpse_net, made.rnn, made.classifier):
-        for parameter in part.parameters():
-            assert parameter.grad is not None
-            assert parameter.grad.isfinite().all()
-
-
-# ---- any image
-
-
-@pytest.mark.parametrize(("background", "byte"), [(0.0, 0), (0.4, 102), (1.0, 255)])
-def test_padding_has_the_background_value(background: float, byte: int) -> None:
-    made = model(channels=3, pad_value=background)
-    corner = made.patches(pixels(1, 3, 13, 17), -torch.ones(1, 1, 2))
-    assert (corner[..., :2, :2] == byte).all()
-    flat = torch.full((1, 3, 13, 17), byte, dtype=torch.uint8)
-    assert (made.patches(flat, starts(9)[None]) == byte).all()

@@ -63,10 +63,3 @@ def test_gradients_flow_into_the_image_alone() -> None:
     assert at.grad is None
     assert image.grad is not None
     assert image.grad.sum() == 4
-
-
-def test_retina_has_no_parameters_and_no_state() -> None:
-    see = Retina(3, 2, torch.zeros(3))
-    assert list(see.parameters()) == []
-    assert see.state_dict() == {}
-    assert see.double().pad_value.dtype == torch.float64
