@@ -1,66 +1,51 @@
-"""Command lines of visattn in processes of their own, of which Lightning is imported once.
+"""Command lines of visattn in processes that can be killed, forked after one import."""
 
-`python forked_runs.py` reads a request per line and forks a process for each rank that it asks for.
-So a test can really kill what it started, and pays for the import only once.
-"""
-
-import json
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
-from typing import Any
 
 HELPERS = Path(__file__).parent
-ROOT = HELPERS.parents[1]
 TRUSTED = "task_runs"
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["visattn.training.cli"])
 
 
-class ForkedRuns:
-    """A server that forks runs; `close` ends it."""
+def forked_run(
+    folder: Path, *words: str, processes: int = 1, **broken: str
+) -> tuple[list[int], str]:
+    """Run a command line in a folder, in an environment with BREAK, say.
 
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment_of_runs(),
-        )
-
-    def run(
-        self, folder: Path, *words: str, processes: int = 1, **broken: str
-    ) -> tuple[list[int], str]:
-        """Run a command line in a folder, in an environment with BREAK, say.
-
-        Return the exit code of each process, and their output.
-        """
-        if processes > 1:
-            words = (*words, "--trainer.devices", str(processes), "--trainer.strategy", "ddp")
-        request = {"folder": str(folder), "words": words, "processes": processes}
-        request["environment"] = broken
-        if self.process.stdin is None or self.process.stdout is None:
-            raise RuntimeError("forked runs need pipes for requests and replies")
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        reply = json.loads(self.process.stdout.readline())
-        return reply["codes"], reply["said"]
-
-    def close(self) -> None:
-        """End the server."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe:
-                pipe.close()
-        self.process.wait(30)
+    Return the exit code of each process, below 0 for a signal, and their output.
+    """
+    ranks = range(processes)
+    environment = {**environment_of_runs(), **broken}
+    if processes > 1:
+        words = (*words, "--trainer.devices", str(processes), "--trainer.strategy", "ddp")
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "NODE_RANK": "0"}
+        environment["WORLD_SIZE"] = str(processes)
+    logs = [folder / f"said-{rank}.txt" for rank in ranks]
+    children = [
+        _SERVER.Process(target=_run, args=(folder, words, environment, rank, logs[rank]))
+        for rank in ranks
+    ]
+    for child in children:
+        child.start()
+    until = time.monotonic() + 300
+    for child in children:
+        child.join(max(0, until - time.monotonic()))
+        child.kill()
+        child.join()
+    said = "\n".join(log.read_text(errors="replace") for log in logs)
+    return [child.exitcode or 0 for child in children], said
 
 
 def environment_of_runs() -> dict[str, str]:
     """Return the environment in which a run finds the package and this folder."""
-    paths = [str(ROOT), str(HELPERS), os.environ.get("PYTHONPATH", "")]
+    paths = [str(HELPERS.parents[1]), str(HELPERS), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -69,74 +54,31 @@ def environment_of_runs() -> dict[str, str]:
     }
 
 
-def serve() -> None:
-    """Answer requests until the input ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    from visattn.training import cli  # noqa: F401 (forks share the slow import)
+def _run(
+    folder: Path, words: tuple[str, ...], environment: dict[str, str], rank: int, log: Path
+) -> None:
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    if "WORLD_SIZE" in environment:
+        os.environ["LOCAL_RANK"] = str(rank)
+    import torch
+    from lightning.pytorch.utilities import rank_zero_only
 
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+    from visattn.cli import main
 
-
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Run a request and return exit codes and output; a code below 0 is a signal."""
-    port = str(free_port())
-    folder = Path(request["folder"])
-    logs = [folder / f"said-{rank}.txt" for rank in range(request["processes"])]
-    children = [forked(request, rank, port, log) for rank, log in enumerate(logs)]
-    codes: dict[int, int] = {}
-    until = time.monotonic() + 300
-    while len(codes) < len(children):
-        for child in set(children) - set(codes):
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                codes[child] = os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
-            for child in set(children) - set(codes):
-                os.kill(child, signal.SIGKILL)
-        time.sleep(0.01)
-    said = "\n".join(log.read_text(errors="replace") for log in logs)
-    return {"codes": [codes[child] for child in children], "said": said}
+    torch.set_num_threads(1)
+    rank_zero_only.rank = rank  # type: ignore[attr-defined]
+    sys.argv = ["visattn"]
+    sys.exit(main(list(words)))
 
 
-def forked(request: dict[str, Any], rank: int, port: str, log: Path) -> int:
-    """Fork a process of a run; in that process this never returns."""
-    if child := os.fork():
-        return child
-    code = 70
-    try:
-        handle = os.open(log, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.chdir(request["folder"])
-        os.environ.update(request["environment"])
-        if request["processes"] > 1:
-            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0"}
-            os.environ |= {"LOCAL_RANK": str(rank), "WORLD_SIZE": str(request["processes"])}
-        from lightning.pytorch.utilities import rank_zero_only
-
-        from visattn.cli import main
-
-        rank_zero_only.rank = rank  # type: ignore[attr-defined]
-        sys.argv = ["visattn"]
-        code = main(list(request["words"]))
-    except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def free_port() -> int:
+def free_port() -> str:
     """Return an unused port."""
     with socket.socket() as opened:
         opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
-
-
-if __name__ == "__main__":
-    serve()
-    os._exit(0)  # the last search for garbage takes half a minute on a busy machine
+        return str(opened.getsockname()[1])

@@ -3,13 +3,11 @@
 import copy
 import inspect
 import pickle
-import re
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 from model_examples import EXAMPLES
 from torch import Tensor, nn
 
@@ -17,7 +15,6 @@ import visattn
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.config import build_model, model_classes, model_config
 from visattn.models.configurable import CLASSES, Configurable
 from visattn.models.vqa.model import VQAModel
@@ -154,21 +151,3 @@ def test_unnamed_arguments_are_refused_when_saved() -> None:
 
     with pytest.raises(TypeError, match="constructor of Unnamed must name its arguments"):
         model_config(Unnamed(channels=8))
-
-
-@pytest.mark.parametrize("kind", [ShowAttendTell, TransformerCaptioner])
-def test_options_of_decoders_are_those_of_captioners(kind: type[Captioner]) -> None:
-    """The command line reads names, types, defaults and help of every option."""
-    parameters = inspect.signature(kind).parameters
-    assert parameters["embed_dim"].kind is inspect.Parameter.KEYWORD_ONLY
-    assert get_type_hints(kind.__init__)["feature_dropout"] is float
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind, "model", skip={"encoder"})
-    text = " ".join(parser.format_help().split())
-    for name, parameter in list(parameters.items())[2:]:
-        assert f"--model.{name} " in text
-        default = "null" if parameter.default is None else parameter.default
-        assert re.search(rf"--model.{name} .*?default: {default}\)", text), name
-    assert "Dimension of" in text
-    parsed = parser.parse_args(["--model.words=[a]", "--model.embed_dim=9"])
-    assert (parsed.model.embed_dim, parsed.model.dropout) == (9, 0.1)

@@ -1,14 +1,12 @@
 """U-Net: shapes on several encoders, gates, blocks of the catalog, refused encoders."""
 
-from typing import Any
-
 import pytest
 import torch
 
 import visattn
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import SmallEncoder
-from visattn.models.unet import UNet, UNetLevel
+from visattn.models.unet import UNet
 
 CLASSES = ("background", "cat", "dog")
 
@@ -29,21 +27,6 @@ def test_stages_may_come_in_any_order() -> None:
     other.load_state_dict(first.state_dict())
     images = noise(1, 3, 64, 64)
     torch.testing.assert_close(first.eval()(images), other.eval()(images))
-
-
-def test_gate_with_zero_psi_halves_the_skip_connection() -> None:
-    level = UNetLevel(5, 4, 3, block="gate").eval()
-    assert level.gate is not None
-    psi: Any = level.gate.psi
-    torch.nn.init.zeros_(psi.weight)
-    torch.nn.init.zeros_(psi.bias)
-    plain = UNetLevel(5, 4, 3).eval()
-    plain.convolutions.load_state_dict(level.convolutions.state_dict())
-    x, skip = noise(2, 5, 3, 7), noise(2, 4, 6, 14)
-    output, gate = level(x, skip)
-    assert gate is not None
-    assert torch.equal(gate, torch.full((2, 6, 14), 0.5))
-    torch.testing.assert_close(output, plain(x, skip / 2)[0])
 
 
 def test_gates_are_on_the_grids_of_the_skip_connections_and_recorded() -> None:

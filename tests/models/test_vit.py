@@ -13,7 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import visattn as va
 from visattn.functional.positions import sincos_pos_embed
-from visattn.models.config import build_model, model_config
 from visattn.models.vit import (
     _STEMS,
     Attention,
@@ -159,16 +158,13 @@ def test_published_numbers_of_parameters_and_multiplications(
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_other_sizes_training_and_config_roundtrip(name: str) -> None:
+def test_every_variant_is_trained_and_reads_other_sizes(name: str) -> None:
     model, images = made(**VARIANTS[name]), pixels(2, 3, 24, 40)
     model.train()(images).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     scores = model.eval()(images)
     assert scores.shape == (2, 5)
     assert model(pixels(1, 3, 40, 16)).isfinite().all()
-    again = build_model(model_config(model)).eval()
-    again.load_state_dict(model.state_dict())
-    assert torch.equal(again(images), scores)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -264,20 +260,6 @@ def test_class_rows_of_a_base_model_use_little_memory() -> None:
     assert [each.values.shape for each in recording.maps] == [(1, 12, 1, 14, 14)] * 2
     kept = {rows.untyped_storage().nbytes() for rows in recording.weights}
     assert kept == {12 * 197 * 4}  # 9 KiB per layer
-
-
-@pytest.mark.parametrize("name", ["plain", "small data", "lsh"])
-def test_half_precision_is_close(name: str) -> None:
-    model, images = made(**VARIANTS[name]), pixels(2, 3, 24, 40)
-    scores = model(images)
-    last = model(images.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(last, scores)
-    with torch.autocast("cpu", torch.bfloat16), va.record(model, queries=[0]) as recording:
-        half = model(images)
-    if name != "lsh":  # rounding moves tokens to other buckets
-        assert (half.float() - scores).abs().max() < 0.05 * scores.abs().max()
-    rows = recording.weights[0].float().sum(-1)
-    torch.testing.assert_close(rows, torch.ones_like(rows), atol=0.02, rtol=0)
 
 
 @pytest.mark.compile

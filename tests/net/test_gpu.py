@@ -17,6 +17,7 @@ from model_examples import EXAMPLES
 from named_weights import fill, waves
 from net_cases import EXPLAINED, outputs
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 import visattn as va
 from visattn.attribution import METHODS
@@ -38,30 +39,18 @@ def _full_precision(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def close(name: str, ours: Any, host: Any) -> None:
     """Fail unless both have the same form and nearly the same values."""
-    if isinstance(host, Tensor):
-        assert isinstance(ours, Tensor), name
-        assert ours.shape == host.shape, name
-        if not host.is_floating_point():
-            assert torch.equal(ours.cpu(), host), name
-            return
-        finite = host[host.isfinite()]
+    (leaves, form), (expected, form_of_host) = tree_flatten(ours), tree_flatten(host)
+    assert form == form_of_host, name
+    for mine, its in zip(leaves, expected, strict=True):
+        if not isinstance(its, Tensor):
+            assert mine == (pytest.approx(its, rel=2e-3, abs=1e-4) if type(its) is float else its)
+            continue
+        finite = its[its.isfinite()] if its.is_floating_point() else its.new_zeros(0)
         scale = finite.abs().max().item() if finite.numel() else 1.0
         torch.testing.assert_close(
-            ours.cpu(), host, atol=2e-4 * max(scale, 1e-6), rtol=2e-3, equal_nan=True,
+            mine.cpu(), its, atol=2e-4 * max(scale, 1e-6), rtol=2e-3, equal_nan=True,
             msg=lambda text: f"{name}: {text}",
         )  # fmt: skip
-    elif isinstance(host, dict):
-        assert ours.keys() == host.keys(), name
-        for key in host:
-            close(f"{name}/{key}", ours[key], host[key])
-    elif isinstance(host, list | tuple):
-        assert len(ours) == len(host), name
-        for index, pair in enumerate(zip(ours, host, strict=True)):
-            close(f"{name}/{index}", *pair)
-    elif isinstance(host, float):
-        assert ours == pytest.approx(host, rel=2e-3, abs=1e-4), name
-    else:
-        assert ours == host, name
 
 
 def _both(model: nn.Module) -> dict[str, nn.Module]:
@@ -78,14 +67,8 @@ def test_blocks(name: str) -> None:
         output.square().mean().backward()
         # Side by side: of some weights the exact gradient is 0, and each device rounds it its way.
         gradients = [w.grad.flatten() for w in block.parameters() if w.grad is not None]
-        gradients = torch.cat(gradients) if gradients else torch.zeros(1)
         maps = {each.site: each.values for each in recording.maps}
-        computed[device] = {
-            "output": output.detach(),
-            "maps": maps,
-            "x": x.grad,
-            "weights": gradients,
-        }
+        computed[device] = [output.detach(), maps, x.grad, torch.cat([x.new_zeros(1), *gradients])]
     close(name, computed[DEVICE], computed["cpu"])
 
 

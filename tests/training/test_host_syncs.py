@@ -3,14 +3,15 @@
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from lightning import Callback, Trainer
+from lightning import Callback
+from task_runs import small_trainer
 from torch import Tensor
 from torch.optim import AdamW
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
@@ -34,37 +35,23 @@ STEPS = 2  # the optimizer makes its states in the first
 FUSED = OptimConfig(partial(AdamW, lr=1e-3, fused=True))
 # Operations that read a value of a GPU on the host, or copy one there from pageable memory.
 SYNCS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "bincount", "lift_fresh"}
-READS = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.cpu: "cpu"}
 
 
-class Reads(TorchFunctionMode):
-    """Counts methods that read a tensor without an operation on a CPU."""
+class SyncCounter(TorchDispatchMode, Callback):
+    """Counts host syncs of the last step by name, those of the backward pass included."""
 
-    def __init__(self, syncs: Counter[str]) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         super().__init__()
-        self.syncs = syncs
+        self.syncs, self.last = Counter[str](), Counter[str]()
+        for name in ("tolist", "numpy", "cpu"):  # which need no operation on a CPU
+            patch.setattr(Tensor, name, self._counted(name, getattr(Tensor, name)))
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if name := READS.get(func):
+    def _counted(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def read(*args: Any, **kwargs: Any) -> Any:
             self.syncs[name] += 1
-        return func(*args, **(kwargs or {}))
+            return method(*args, **kwargs)
 
-
-class SyncCounter(TorchDispatchMode):
-    """Counts host syncs by name in `syncs`, those of the backward pass included."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.syncs: Counter[str] = Counter()
-        self._reads = Reads(self.syncs)
-
-    def __enter__(self) -> Any:
-        self._reads.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._reads.__exit__(*error)
+        return read
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -75,6 +62,12 @@ class SyncCounter(TorchDispatchMode):
         if name in SYNCS or name.startswith(("unique", "_unique")) or by_mask:
             self.syncs[name] += 1
         return func(*args, **(kwargs or {}))
+
+    def on_train_batch_start(self, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.syncs.clear()
+
+    def on_train_batch_end(self, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.last = self.syncs.copy()
 
 
 def labeled(channels: int, side: int) -> LabeledBatch:
@@ -98,39 +91,22 @@ def captioner() -> tuple[Task, Any]:
     vocabulary = Vocabulary.from_captions(captions)
     image = torch.zeros(3, 24, 24, dtype=torch.uint8)
     samples = [CaptionSample(str(n), image, (text,)) for n, text in enumerate(captions)]
-
-    def build(words: list[str]) -> ShowAttendTell:
-        encoder = SmallEncoder((24, 24), channels=8)
-        return ShowAttendTell(words, encoder, embed_dim=7, hidden_size=11, attention_dim=5)
-
-    task = CaptioningTask(build, {"words": list(vocabulary.words)}, optim=FUSED)
+    model = partial(
+        ShowAttendTell, encoder=SmallEncoder((24, 24), channels=8), embed_dim=7, hidden_size=11
+    )
+    task = CaptioningTask(model, {"words": list(vocabulary.words)}, optim=FUSED)
     return task, collate_captions(samples, vocabulary)
-
-
-class LastStep(Callback):
-    """Keeps the syncs of the last step."""
-
-    def __init__(self, counter: SyncCounter) -> None:
-        self.counter, self.syncs = counter, Counter[str]()
-
-    def on_train_batch_start(self, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self.counter.syncs.clear()
-
-    def on_train_batch_end(self, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self.syncs = self.counter.syncs.copy()
 
 
 @pytest.mark.filterwarnings("ignore:.*no `val_dataloader`")
 @pytest.mark.parametrize("build", [vit, ram, captioner])
-def test_a_step_waits_twice_at_most(build: Callable[[], tuple[Task, Any]]) -> None:
+def test_a_step_waits_twice_at_most(
+    build: Callable[[], tuple[Task, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task, batch = build()
-    counter = SyncCounter()
-    last = LastStep(counter)
-    trainer = Trainer(
-        accelerator="cpu", devices=1, max_steps=STEPS, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, enable_checkpointing=False, log_every_n_steps=10 * STEPS,
-        callbacks=[StopAtNonFinite(), last],
-    )  # fmt: skip
+    counter = SyncCounter(monkeypatch)
+    options = {"max_epochs": None, "max_steps": STEPS, "log_every_n_steps": 10 * STEPS}
+    trainer = small_trainer(tmp_path, StopAtNonFinite(), counter, devices=1, **options)
     with counter:
         trainer.fit(task, DataLoader(cast("Any", [batch] * STEPS), batch_size=None))
-    assert 1 <= last.syncs.total() <= 2, last.syncs
+    assert 1 <= counter.last.total() <= 2, counter.last

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked_runs import ForkedRuns
+from forked_runs import forked_run
 from task_runs import FAULTS, TASKS, write_runs
 from torch import Tensor
 
@@ -170,24 +170,15 @@ def test_a_moved_run_keeps_its_best(fit: Fit, folder: Path) -> None:
     assert saved(folder / "after")["epoch"] == 1
 
 
-@pytest.fixture(scope="module")
-def forked() -> Iterator[ForkedRuns]:
-    runs = ForkedRuns()
-    yield runs
-    runs.close()
-
-
 @SLOW
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("task", TASKS)
-def test_killed_runs_resume_to_the_bit(
-    task: str, processes: int, forked: ForkedRuns, folder: Path
-) -> None:
+def test_killed_runs_resume_to_the_bit(task: str, processes: int, folder: Path) -> None:
     """Within an epoch, in a validation, and while a checkpoint is written."""
 
     def run(name: str, **fault: Any) -> list[int]:
         words = ("fit", "--config", f"{task}.yaml", "--run", name, "--ckpt_path", "last")
-        return forked.run(folder, *words, "--save_minutes", "1e-9", processes=processes, **fault)[0]
+        return forked_run(folder, *words, "--save_minutes", "1e-9", processes=processes, **fault)[0]
 
     whole, name = f"{task}-{processes}-unbroken", f"{task}-{processes}-killed"
     assert run(whole) == [0] * processes

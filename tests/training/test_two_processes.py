@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked_runs import ForkedRuns, environment_of_runs
+from forked_runs import environment_of_runs, forked_run
 from task_runs import LOG, write_runs
 
 from visattn.training.checkpoint import read_checkpoint
@@ -72,12 +72,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for words in (*(fit("single", name, 1) for name in alone),
                       *(score("single", *each) for each in SCORED)):  # fmt: skip
             assert main(words) == 0, words
-    forked = ForkedRuns()
     for words in (*(fit("two", name, 2) for name in TRAINED),
                   *(score("two", *each) for each in SCORED)):  # fmt: skip
-        codes, said = forked.run(folder, *words, processes=2)
+        codes, said = forked_run(folder, *words, processes=2)
         assert codes == [0, 0], said
-    forked.close()
     return folder
 
 

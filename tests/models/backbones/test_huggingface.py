@@ -189,16 +189,6 @@ def test_a_model_that_generates_captions_and_its_tower_is_explained(
     np.testing.assert_allclose(drawn, heatmap.values.numpy(), rtol=1e-4)
 
 
-def test_weights_of_torch_load(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    config: Any = transformers.AutoConfig.from_pretrained(folder)
-    made: Any = transformers.ViTForImageClassification(config)
-    torch.save(made.state_dict(), folder / "pytorch_model.bin")
-    images = torch.randn(1, 3, 32, 32)
-    loaded: Any = va.load(f"hf:{folder}")
-    assert torch.equal(loaded(images).logits, made.eval()(images).logits)
-
-
 def test_preprocessing_that_is_not_followed_is_not_replaced_by_a_default(folder: Path) -> None:
     inside = {"image_processor": {"image_processor_type": "CLIPImageProcessor", "crop_size": 32}}
     (folder / "processor_config.json").write_text(json.dumps(inside))

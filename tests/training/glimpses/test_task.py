@@ -248,7 +248,6 @@ def test_models_that_do_not_fit_the_data_are_refused(root: Path) -> None:
 
 @pytest.mark.parametrize("target", ["sequence", "addition"])
 def test_errors_are_those_of_whole_sequences(root: Path, target: Any, tmp_path: Path) -> None:
-    """Of the greedy policy, and of all controls."""
     data = digits(root, target=target)
     model = {} if target == "sequence" else {"max_objects": 1, "end_class": None}
     task = reader(data, model, num_eval_samples=2)
@@ -267,12 +266,6 @@ def test_errors_are_those_of_whole_sequences(root: Path, target: Any, tmp_path: 
         "test/error_sampled", f"test/error_averaged_2x{count}_glimpses", "test/loss",
     }  # fmt: skip
     assert ("chance" in task.notes) == (target == "addition")
-    path = digit_scanpaths(task.model, batch)
-    inputs = task.model.normalize(batch.images)
-    centered = task.model.rollout(inputs, locations=path).logits[:, 0, 1::2]
-    if target == "sequence":
-        missed = ((centered.argmax(-1) != labels) & present).any(1)
-        assert scores["test/error_centered"] == pytest.approx(float(missed.double().mean()))
 
 
 def test_supervised_epochs_look_around_the_digits_and_teach_the_policy(
