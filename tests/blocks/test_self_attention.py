@@ -6,13 +6,7 @@ from named_weights import fill
 from random_numbers import numbers
 from torch import Tensor, nn
 
-from visattn.blocks import (
-    BoTNetAttention,
-    CrissCrossAttention,
-    DANet,
-    DoubleAttention,
-    NonLocal,
-)
+from visattn.blocks import BoTNetAttention, CrissCrossAttention, DANet, DoubleAttention, NonLocal
 from visattn.recording.recorder import record
 
 GRID = [(row, column) for row in range(3) for column in range(5)]

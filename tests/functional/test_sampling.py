@@ -9,12 +9,7 @@ from random_numbers import numbers
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from visattn.functional.sampling import (
-    affine_corners,
-    affine_coverage,
-    affine_sample,
-    tent_pool,
-)
+from visattn.functional.sampling import affine_corners, affine_coverage, affine_sample, tent_pool
 
 SIZE = (11, 17)
 BOTH = pytest.mark.parametrize("align_corners", [False, True])

@@ -7,10 +7,7 @@ from random_numbers import numbers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from visattn.functional.attention import (
-    dot_product_attention,
-    masked_softmax,
-)
+from visattn.functional.attention import dot_product_attention, masked_softmax
 
 BOTH = pytest.mark.parametrize("need_weights", [False, True])
 LEADS: list[tuple[int, ...]] = [(), (2,), (2, 3), (2, 3, 5)]

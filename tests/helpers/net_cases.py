@@ -10,13 +10,7 @@ from named_weights import fill, waves
 from torch import nn
 
 import visattn as va
-from visattn.models import (
-    DETR,
-    AttentionResNet,
-    SmallEncoder,
-    UNet,
-    VisionTransformer,
-)
+from visattn.models import DETR, AttentionResNet, SmallEncoder, UNet, VisionTransformer
 from visattn.models.base import ImageEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.vqa.model import VQAModel

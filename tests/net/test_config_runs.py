@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from config_runs import (
-    CONFIGS,
-    VARIANTS,
-    Recipe,
-    last_of_each,
-    small_run,
-    use_small_data,
-)
+from config_runs import CONFIGS, VARIANTS, Recipe, last_of_each, small_run, use_small_data
 from loss_log import LOSSES
 
 from visattn.cli import main

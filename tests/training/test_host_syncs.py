@@ -17,12 +17,7 @@ from torch.utils.data import DataLoader
 
 from visattn.data.captions.batch import CaptionSample, Vocabulary, collate_captions
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.models import (
-    RecurrentAttentionModel,
-    ShowAttendTell,
-    SmallEncoder,
-    VisionTransformer,
-)
+from visattn.models import RecurrentAttentionModel, ShowAttendTell, SmallEncoder, VisionTransformer
 from visattn.training.callbacks import StopAtNonFinite
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.classification.task import ClassificationTask

@@ -199,10 +199,7 @@ def test_preprocessing_that_is_not_followed_is_not_replaced_by_a_default(folder:
     options: tuple[dict[str, Any], ...] = ({}, {"input_size": 32}, {"resize_mode": "squash"})
     steps = v2.Compose([v2.PILToTensor(), v2.Resize((32, 32)), v2.ToDtype(torch.float32)])
     for config, reason in (
-        (
-            {"image_processor_type": "DetrImageProcessor"},
-            "DetrImageProcessor is not supported",
-        ),
+        ({"image_processor_type": "DetrImageProcessor"}, "DetrImageProcessor is not supported"),
         ({"image_processor_type": "HeardOfImageProcessor"}, "processor in .* cannot be loaded: "),
     ):
         (folder / "preprocessor_config.json").write_text(json.dumps(config))

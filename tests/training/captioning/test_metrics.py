@@ -39,9 +39,7 @@ def samples(*ids: str) -> tuple[list[CaptionSample], list[str]]:
     return batch, [CAPTIONS[key][0] for key in ids]
 
 
-def test_repeated_images_count_once_over_several_processes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_repeated_images_count_once_over_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = [ReferenceScores(), ReferenceScores()]
     ranks[0].update(*samples("a", "c"))
     ranks[1].update(*samples("b", "a"))  # samplers repeat some to give each rank as many

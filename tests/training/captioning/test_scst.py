@@ -10,12 +10,7 @@ import torch
 from caption_data import write_caption_data
 from torch import nn
 
-from visattn.data.captions.batch import (
-    CaptionSample,
-    Vocabulary,
-    collate_captions,
-    split_words,
-)
+from visattn.data.captions.batch import CaptionSample, Vocabulary, collate_captions, split_words
 from visattn.data.captions.files import CaptionFile
 from visattn.functional.captions import SampledCaptions
 from visattn.metrics.ngrams import idf_table, ngram_counts, weighted_ngrams

@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from torchmetrics.functional.classification import (
-    multiclass_accuracy,
-    multiclass_calibration_error,
-)
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.resnet import AttentionResNet

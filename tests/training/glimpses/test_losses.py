@@ -179,11 +179,7 @@ def test_each_loss_trains_its_own_modules(backprop_policy: bool, informed: bool)
     )
     baseline = value_baseline(informed=informed).float()
     losses = compute_glimpse_losses(
-        rollout,
-        torch.arange(5) % 3,
-        baseline,
-        policy_std=model.policy.std,
-        aux_loss_weight=0.5,
+        rollout, torch.arange(5) % 3, baseline, policy_std=model.policy.std, aux_loss_weight=0.5
     )
     names = ("glimpse_net", "rnn", "classifier", "policy")
     modules = {name: getattr(model, name) for name in names} | {"baseline": baseline}

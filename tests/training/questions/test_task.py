@@ -162,9 +162,7 @@ def test_the_first_steps_end_when_their_types_are_learned(
     assert alone == sorted(alone, reverse=True)
 
 
-def test_the_model_remembers_how_the_questions_of_its_training_begin(
-    clevr: QuestionData,
-) -> None:
+def test_the_model_remembers_how_the_questions_of_its_training_begin(clevr: QuestionData) -> None:
     model = build_task(clevr).model
     assert set(model.question_beginnings) == {"how many", "is the", "what is"}
     vocabulary, beginnings = Vocabulary(model.words), model.question_beginnings
