@@ -8,10 +8,9 @@ from named_weights import fill
 from random_numbers import numbers
 from timm.layers.eca import EcaModule
 from timm.layers.squeeze_excite import EffectiveSEModule, SEModule
-from torch import Tensor, nn
+from torch import nn
 
 from visattn.blocks import ECA, GCT, SRM, EffectiveSE, GlobalContext, SqueezeExcite
-from visattn.recording.recorder import record
 
 
 def of_timm(theirs: nn.Module, ours: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -95,21 +94,3 @@ def test_added_context_matches_the_equation_at_any_width(channels: int) -> None:
         hidden = (hidden * state["norm.weight"] + state["norm.bias"]).clamp_min(0)
         added = state["excite.weight"] @ hidden + state["excite.bias"]
         torch.testing.assert_close(y, image + added[:, None, None], rtol=0, atol=1e-12)
-
-
-def test_recorded_maps_are_what_the_features_are_weighted_by() -> None:
-    x = numbers(2, 8, 5, 7)
-    blocks: list[nn.Module] = [SqueezeExcite(8), EffectiveSE(8), ECA(8), SRM(8), GCT(8)]
-    for block in blocks:
-        with record(fill(block.double())) as recording:
-            y = block(x)
-        [gate] = recording.maps
-        assert gate.kind == "channel"
-        torch.testing.assert_close(y, x * gate.values[:, :, None, None])
-    context = fill(GlobalContext(8).double())
-    with record(context) as recording:
-        context(x)
-    [rows] = recording.maps
-    assert rows.values.shape == (2, 1, 5, 7)
-    total: Tensor = rows.values.sum((2, 3))
-    torch.testing.assert_close(total, torch.ones_like(total))

@@ -1,6 +1,7 @@
 """What every block must satisfy, also the one that the guide adds."""
 
 import copy
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from visattn.blocks.additive import AdditiveAttention
 from visattn.blocks.multi_head import MultiHeadAttention
 from visattn.blocks.registry import create_block, list_blocks
+from visattn.recording.recorder import record
 
 Make = Callable[..., nn.Module]
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "add_a_block.md"
@@ -78,6 +80,36 @@ def test_each_image_has_its_own_output_whatever_its_layout(name: str) -> None:
     assert max(off(alone, y), off(last, y)) < 1e-5
     assert torch.equal(copy.deepcopy(block)(x), y) or name == "guide"  # of `exec`: not copied
     assert all(torch.equal(before[key], value) for key, value in block.state_dict().items())
+
+
+# Axes over which recorded weights sum to one; those of tokens do over the grid, gates over none.
+SUMS: dict[tuple[str, str], Any] = {
+    ("sk", "tap"): 1, ("split", "tap"): 1, ("danet", "channel_tap"): -1,
+    ("a2", "gather_tap"): (-2, -1), ("a2", "distribute_tap"): 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in list_blocks() if name != "stn"])
+@torch.no_grad()
+def test_recorded_maps_are_what_the_features_are_weighted_by(name: str) -> None:
+    """Gates of channels and positions give the output; rows and branches sum to one."""
+    block, x = trained(BLOCKS[name]).double(), features().double()
+    y = block(x)
+    with record(block) as recording:
+        torch.testing.assert_close(block(x), y)
+    assert recording.maps
+    gates: list[Any] = []
+    for each in recording.maps:
+        axes = SUMS.get((name, each.site), (-2, -1) if each.kind == "tokens" else None)
+        if axes is None:
+            shape = (-1, 1, 1) if each.kind == "channel" else (-1, 11, 13)
+            gates.append(each.values.reshape(2, *shape))
+        else:
+            total = each.values.sum(axes)
+            torch.testing.assert_close(total, torch.ones_like(total))
+    if gates:
+        gate = sum(gates) if name == "scse" else math.prod(gates)
+        torch.testing.assert_close(y, x * (1 + gate if name == "bam" else gate))
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -53,13 +53,6 @@ def test_models_have_as_many_classes_as_their_weights(spec: str, tmp_path: Path)
     assert trained(images).shape == (2, 7)
     assert torch.equal(loaded(images), trained(images))
     assert (loaded_with(loaded).class_names, loaded_with(loaded).weights) == ((), str(file))
-    torch.save({"model": trained.state_dict(), "classes": [*"abcdefg"]}, tmp_path / "w.pth")
-    packed = loaded_with(va.load(spec, weights=tmp_path / "w.pth"))
-    assert packed.class_names == tuple("abcdefg")
-    assert packed.notes == (
-        "the weights are those in model",
-        "the class names are those in classes",
-    )
 
 
 def test_original_keys_are_converted_by_timm(tmp_path: Path) -> None:

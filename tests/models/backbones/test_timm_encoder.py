@@ -207,16 +207,9 @@ def test_selected_stages_are_read_behind_the_cut_or_nothing_is_cut() -> None:
         whole.load_state_dict(cut.state_dict())
         with torch.no_grad():
             kept = cut.stage_features(pixels(2, 3, 96, 64))
-            merged = cut.merge_stages(kept)
-            torch.testing.assert_close(merged, whole(pixels(2, 3, 96, 64)))
+            torch.testing.assert_close(cut.merge_stages(kept), whole(pixels(2, 3, 96, 64)))
         assert cut.frozen is cached
         assert len(kept) == 2 - cached
-        if stage[0] == 2:  # the finer of both grids: a coarse cell covers 2×2 fine ones
-            assert cut.grid_size == tuple(kept[0].shape[-2:])
-            fine, coarse = merged.split([kept[0].shape[1], merged.shape[1] - kept[0].shape[1]], 1)
-            torch.testing.assert_close(fine, kept[0])
-            again = coarse[..., ::2, ::2].repeat_interleave(2, 2).repeat_interleave(2, 3)
-            torch.testing.assert_close(coarse, again)
 
 
 def test_what_is_not_a_chain_is_not_cached() -> None:

@@ -1,6 +1,6 @@
 """Sequence recognizer: score functions and windows of columns by hand, stepping, geometry."""
 
-import math
+from collections.abc import Callable
 from itertools import product
 from typing import Any, get_args
 
@@ -42,38 +42,40 @@ def recognizer(score: AttentionScore, alignment: Alignment, **options: Any) -> S
     return model.eval()
 
 
-def score_by_hand(attention: Any, hidden: Tensor, annotation: Tensor, place: int) -> float:
+def scores_by_hand(attention: Any, hidden: Tensor, annotations: Tensor) -> Tensor:
     learned: dict[str, Any] = dict(attention.scorer.named_parameters())
     weight: Any = learned.get("weights.weight")
-    vector: Any = learned.get("weights.vector")
-    score = getattr(attention.scorer, "score", "additive")
-    if score == "additive":
-        projected = learned["query.weight"] @ hidden + learned["key.weight"] @ annotation
-        return float(learned["vector"] @ torch.tanh(projected + learned["key.bias"]))
-    if score == "concat":
-        return float(vector @ torch.tanh(weight @ torch.cat((hidden, annotation))))
-    if score == "general":
-        return float(hidden @ weight @ annotation)
-    return float(hidden @ (annotation if score == "dot" else weight[place]))
+    forms: dict[str, Callable[[Tensor, int], Tensor]] = {
+        "additive": lambda a, _: (
+            learned["vector"]
+            @ torch.tanh(
+                learned["query.weight"] @ hidden + learned["key.weight"] @ a + learned["key.bias"]
+            )
+        ),
+        "concat": lambda a, _: (
+            learned["weights.vector"] @ torch.tanh(weight @ torch.cat((hidden, a)))
+        ),
+        "general": lambda a, _: hidden @ weight @ a,
+        "dot": lambda a, _: hidden @ a,
+        "location": lambda _, place: hidden @ weight[place],
+    }
+    form = forms[getattr(attention.scorer, "score", "additive")]
+    return torch.stack([form(a, place) for place, a in enumerate(annotations)])
 
 
 def attention_by_hand(attention: Any, hidden: Tensor, annotations: Tensor, step: int) -> Tensor:
     """Return unnormalized weights over columns: equations 7 to 10 of Luong et al."""
-    near, center = range(ROWS * COLUMNS), 0.0
+    columns, center = torch.arange(ROWS * COLUMNS) % COLUMNS, 0.0
     if attention.alignment == "monotonic":
         center = min(2.5 * step, COLUMNS - 1)
     if attention.alignment == "predictive":
         inner = torch.tanh(attention.center_hidden.weight @ hidden)
         center = (COLUMNS - 1) * float((attention.center_vector @ inner).sigmoid())
-    if attention.alignment != "global":
-        near = [place for place in near if abs(place % COLUMNS - center) <= 1.5]
-    scores = {place: score_by_hand(attention, hidden, annotations[place], place) for place in near}
-    total = sum(math.exp(score) for score in scores.values())
-    weights = torch.zeros(ROWS * COLUMNS, dtype=torch.float64)
-    for place, score in scores.items():
-        weights[place] = math.exp(score) / total
-        if attention.alignment == "predictive":
-            weights[place] *= math.exp(-((place % COLUMNS - center) ** 2) / (2 * 0.75**2))
+    near = (columns - center).abs() <= (99 if attention.alignment == "global" else 1.5)
+    weights = scores_by_hand(attention, hidden, annotations).exp() * near
+    weights = weights / weights.sum()
+    if attention.alignment == "predictive":
+        weights = weights * torch.exp(-((columns - center) ** 2) / (2 * 0.75**2))
     return weights
 
 

@@ -12,55 +12,27 @@ from torch import Tensor
 import visattn as va
 from visattn.models.captioning.captioner import Places
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
-from visattn.models.captioning.show_attend_tell import ShowAttendTell, SoftAttention
-
-
-def projected(model: ShowAttendTell, place: Tensor) -> Tensor:
-    """Linear layer, layer norm and ReLU at a single position."""
-    net: Any = model.decoder.feature_proj
-    x = net[1].weight @ place + net[1].bias
-    x = (x - x.mean()) / torch.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
-    return (x * net[2].weight + net[2].bias).clamp(min=0)
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
 
 
 def naive(
     model: ShowAttendTell, features: Tensor, words: list[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equations 1 to 7 and 13 for a caption: scores, attention and gate per word."""
-    a = torch.stack([features[:, y, x] for y in range(GRID[0]) for x in range(GRID[1])])
-    if model.feature_proj_dim:
-        a = torch.stack([projected(model, place) for place in a])
+    net: Any = model.decoder
+    scorer, gate = net.attention.scorer, net.attention.gate
+    places = [features[:, y, x] for y in range(GRID[0]) for x in range(GRID[1])]
+    a = [net.feature_proj(place) if model.feature_proj_dim else place for place in places]
     mean = sum(a) / len(a)
-    nets: tuple[Any, ...] = (model.decoder.init_hidden, model.decoder.init_cell)
-    h, c = (
-        torch.tanh(net[2].weight @ torch.tanh(net[0].weight @ mean + net[0].bias) + net[2].bias)
-        for net in nets
-    )
-    module, cell = model.decoder.attention, model.decoder.lstm
-    assert isinstance(module, SoftAttention)
-    scorer: Any = module.scorer
+    h, c = net.init_hidden(mean), net.init_cell(mean)
     scores, attention, gates = [], [], []
     for word in words:
-        e = [
-            scorer.vector
-            @ torch.tanh(scorer.key.weight @ place + scorer.key.bias + scorer.query.weight @ h)
-            for place in a
-        ]
-        alpha = torch.stack(e).softmax(0)
-        beta = torch.sigmoid(module.gate.weight @ h + module.gate.bias)
+        e = [scorer.vector @ torch.tanh(scorer.key(place) + scorer.query(h)) for place in a]
+        alpha, beta = torch.stack(e).softmax(0), torch.sigmoid(gate(h))
         z = beta * sum(weight * place for weight, place in zip(alpha, a, strict=True))
-        y = model.decoder.embedding.weight[word]
-        gate = cell.weight_ih @ torch.cat((y, z)) + cell.bias_ih + cell.weight_hh @ h + cell.bias_hh
-        i, f, g, o = gate.split(17)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        hidden = torch.tanh(
-            model.decoder.output_hidden.weight @ h
-            + model.decoder.output_hidden.bias
-            + y
-            + model.decoder.output_context.weight @ z
-        )
-        scores.append(model.decoder.output.weight @ hidden + model.decoder.output.bias)
+        y = net.embedding.weight[word]
+        h, c = net.lstm(torch.cat((y, z)), (h, c))
+        scores.append(net.output(torch.tanh(net.output_hidden(h) + y + net.output_context(z))))
         attention.append(alpha)
         gates.append(beta)
     return torch.stack(scores), torch.stack(attention), torch.cat(gates)
@@ -161,21 +133,16 @@ def naive_adaptive(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Equations 4 to 13 for one caption: logits, attention and gate, 1 - beta, per word."""
     net: Any = model.decoder
-    scorer, cell, project, hidden_map = (
-        net.attention.scorer, net.lstm, net.feature_proj, net.sentinel_hidden,
-    )  # fmt: skip
+    scorer, cell = net.attention.scorer, net.lstm
     places = [features[:, y, x] for y in range(GRID[0]) for x in range(GRID[1])]
-    a = [project(place) for place in places]
+    a = [net.feature_proj(place) for place in places]
     v_global = net.global_proj(sum(places) / len(places))
     h = m = torch.zeros(17, dtype=torch.float64)
     logits, attention, betas = [], [], []
     for word in words:
         x = torch.cat((net.embedding.weight[word], v_global))
-        g = torch.sigmoid(net.sentinel_input(x) + hidden_map(h))
-        gates = cell.weight_ih @ x + cell.bias_ih + cell.weight_hh @ h + cell.bias_hh
-        i, f, c, o = gates.split(17)
-        m = torch.sigmoid(f) * m + torch.sigmoid(i) * torch.tanh(c)
-        h = torch.sigmoid(o) * torch.tanh(m)
+        g = torch.sigmoid(net.sentinel_input(x) + net.sentinel_hidden(h))
+        h, m = cell(x, (h, m))
         s = g * torch.tanh(m)
         keys = [scorer.key(place) for place in a] + [net.attention.sentinel_key(s)]
         z = torch.stack([scorer.vector @ torch.tanh(key + scorer.query(h)) for key in keys])

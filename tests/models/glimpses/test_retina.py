@@ -1,4 +1,4 @@
-"""Glimpses against padding, cropping and averaging pixel by pixel."""
+"""Glimpses against padding, cropping and average pooling."""
 
 import itertools
 import math
@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d, pad
 
 from visattn.models.glimpses.retina import Retina
 
@@ -21,21 +22,16 @@ def retina(glimpse: int, scales: int, around: float = 0.0, channels: int = 1) ->
 
 
 def plain(image: Tensor, place: list[float], glimpse: int, scales: int, around: float) -> Tensor:
-    """A glimpse at a location, with loops over pixels."""
-    channels, height, width = image.shape
-    patches = torch.empty(scales, channels, glimpse, glimpse, dtype=torch.float64)
+    """A glimpse at a location: crops of the padded image, averaged."""
+    margin, (height, width) = glimpse * 2**scales, image.shape[1:]
+    padded = pad(image, (margin,) * 4, value=around)
+    patches = []
     for scale in range(scales):
-        step = 2**scale
-        left = math.floor((place[0] + 1) / 2 * width - glimpse * step / 2 + 0.5)
-        top = math.floor((place[1] + 1) / 2 * height - glimpse * step / 2 + 0.5)
-        for channel, row, column in itertools.product(range(channels), *[range(glimpse)] * 2):
-            total = 0.0
-            for y in range(top + row * step, top + (row + 1) * step):
-                for x in range(left + column * step, left + (column + 1) * step):
-                    inside = 0 <= y < height and 0 <= x < width
-                    total += float(image[channel, y, x]) if inside else around
-            patches[scale, channel, row, column] = total / step**2
-    return patches
+        side = glimpse * 2**scale
+        left = margin + math.floor((place[0] + 1) / 2 * width - side / 2 + 0.5)
+        top = margin + math.floor((place[1] + 1) / 2 * height - side / 2 + 0.5)
+        patches.append(avg_pool2d(padded[:, top : top + side, left : left + side], 2**scale))
+    return torch.stack(patches)
 
 
 @pytest.mark.parametrize("size", [(7, 11), (13, 5), (1, 1)], ids=str)

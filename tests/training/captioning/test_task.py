@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.data.scenes.dataset import SceneCaptions, Scenes
 from visattn.functional.captions import doubly_stochastic_penalty
-from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
@@ -47,19 +46,6 @@ def data(**changes: Any) -> CaptionData:
     module = CaptionData(SceneCaptions(**{**sizes, **changes}), batch_size=5, num_workers=0)
     module.input_spec = InputSpec((24, 24), (0.5,) * 3, (0.5,) * 3)
     return module
-
-
-@pytest.mark.filterwarnings("ignore:Found .* in eval mode")  # the encoder is frozen
-def test_a_frozen_encoder_is_not_trained(tmp_path: Path) -> None:
-    scenes = data(image_size=32)
-    encoder = partial(TimmEncoder, "test_resnet", img_size=(32, 32))
-    task = CaptioningTask(captioner(encoder), scenes.data_info)
-    before = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
-    small_trainer(tmp_path, max_steps=2, limit_val_batches=1).fit(task, scenes)
-    for name, tensor in task.model.state_dict().items():
-        assert torch.equal(before[name], tensor) == name.startswith("encoder"), name
-    assert list(task.parts()) == ["decoder", "encoder"]
-    assert len(task.trainer.optimizers[0].param_groups) == 1  # the encoder has none
 
 
 def test_each_validation_scene_and_word_counts_once(tmp_path: Path) -> None:
