@@ -65,3 +65,8 @@ def test_blocks_are_in_every_unit_and_at_the_input() -> None:
         cast("Any", model.input_block).excite.bias.fill_(-99.0)  # the gate is closed
     scores = model(pixels(2, 1, 8, 8))
     assert torch.equal(scores[0], scores[1])
+
+
+def test_inner_widths_of_units_are_configurable() -> None:
+    weights = AttentionResNet(names(2), depth=8, stage_widths=(17, 37, 71)).state_dict()
+    assert [len(weights[f"layer{n}.0.conv1.weight"]) for n in (1, 2, 3)] == [17, 37, 71]

@@ -105,3 +105,10 @@ def test_given_samples_take_the_place_of_those_of_the_policy() -> None:
     fixed = model.rollout(model.normalize(pixels(3, 1, 13, 17)), locations=path[:, 0].clamp(-1, 1))
     torch.testing.assert_close(rollout.logits, fixed.logits)
     torch.testing.assert_close(rollout.policy_means, model.policy.mean(rollout.policy_states))
+
+
+def test_rollouts_of_an_image_share_its_context() -> None:
+    model = dram()
+    rollout = model.rollout(shown(), num_rollouts=2)
+    torch.testing.assert_close(rollout.logits[:, 0], rollout.logits[:, 1])
+    torch.testing.assert_close(rollout.logits[:, :1], model.rollout(shown()).logits)

@@ -113,6 +113,14 @@ def test_rollouts_of_certain_places_train_words_as_soft_attention(reduction: str
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
 
 
+def test_words_are_dropped() -> None:
+    task = build_task(word_dropout=0.5)
+    torch.manual_seed(7)
+    dropped = float(task.training_step(batch(), 0).detach())
+    task.word_dropout = 0.0
+    assert dropped != pytest.approx(float(task.training_step(batch(), 0).detach()), rel=1e-3)
+
+
 def test_the_entropy_weight_falls_linearly_to_zero() -> None:
     task = build_task(entropy_until=0.6)
     factors = []
