@@ -1,13 +1,12 @@
 """Vision-language models with the grids of published ones, and almost no weights."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import tiny_vlms
 import torch
 from PIL import Image
-from tiny_vlms import IMAGE, LLAMA, SMALL, hf, tokenizer
+from tiny_vlms import build
 from torch import Tensor
 from transformers.image_processing_utils import select_best_resolution
 from transformers.image_utils import SizeDict
@@ -21,150 +20,36 @@ from visattn.pipelines.words.image_tokens import ImageTokens, find_image_tokens
 from visattn.pipelines.words.language_model import PhotoProcessor
 
 Size = tuple[int, int]
-VISION: dict[str, Any] = {**SMALL, "num_hidden_layers": 1, "vision_use_head": False}
-TEXT: dict[str, Any] = {**LLAMA, "num_hidden_layers": 1, "max_position_embeddings": 20_000}
+SIGLIP = {224: 14, 384: 16, 448: 14, 896: 14}
+"""Patches of sides of the input."""
+ONE: dict[str, Any] = {"num_hidden_layers": 1, "depth": 1, "max_position_embeddings": 20_000}
 PINPOINTS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+_CLIP = {"side": 336, "patch": 14, "vision_config": {"num_hidden_layers": 2}}  # reads the first
+_PIXELS = {"size": {"shortest_edge": 56 * 56, "longest_edge": 1000 * 28 * 28}}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "clip_336": ("llava", _CLIP),
+    **{f"siglip_{side}": ("paligemma", {"side": side, "patch": patch, "shared": {
+        **ONE, "vocab_size": 1600}}) for side, patch in SIGLIP.items()},
+    "qwen2": ("qwen2_vl", {"patch": 14, "images": _PIXELS}),
+    "qwen2_5": ("qwen2_5_vl", {"patch": 14, "images": _PIXELS, "vision_config": {
+        "window_size": 56, "fullatt_block_indexes": []}}),
+    "internvl": ("internvl", {"side": 448, "patch": 14, "count": 256}),
+    "llava_next": ("llava_next", _CLIP),
+    "idefics3": ("idefics3", {"side": 364, "patch": 14, "count": 169, "images": {
+        "size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}}}),
+    "gemma3": ("gemma3", {"side": 896, "patch": 14, "count": 256}),
+    "idefics2": ("idefics2", {"side": 980, "patch": 14, "count": 64, "images": {
+        "size": {"shortest_edge": 378, "longest_edge": 980}, "do_image_splitting": True}}),
+}  # fmt: skip
 
 
-def clip_336() -> tuple[Any, Any]:
-    """LLaVA 1.5: the class token is dropped, and the layer before the last one is read."""
-    vision = {**VISION, "model_type": "clip_vision_model", "num_hidden_layers": 2, "patch_size": 14,
-              "image_size": 336, "projection_dim": 16}  # fmt: skip
-    config = hf.LlavaConfig(vision_config=vision, text_config={**TEXT, "model_type": "llama"},
-                            image_token_index=4, image_seq_length=576)  # fmt: skip
-    images = hf.CLIPImageProcessor(size={"shortest_edge": 336},
-                                   crop_size={"height": 336, "width": 336})  # fmt: skip
-    processor = hf.LlavaProcessor(images, tokenizer(**IMAGE), patch_size=14,
-                                  vision_feature_select_strategy="default",
-                                  num_additional_image_tokens=1)  # fmt: skip
-    return hf.LlavaForConditionalGeneration(config), processor
-
-
-def siglip(side: int, patch: int) -> tuple[Any, Any]:
-    """PaliGemma."""
-    vision = {**VISION, "model_type": "siglip_vision_model", "patch_size": patch,
-              "image_size": side}  # fmt: skip
-    text = {**TEXT, "model_type": "gemma", "vocab_size": 1600, "head_dim": 4}
-    config = hf.PaliGemmaConfig(vision_config=vision, text_config=text, image_token_index=4,
-                                projection_dim=16)  # fmt: skip
-    images = hf.SiglipImageProcessor(size={"height": side, "width": side})
-    images.image_seq_length = (side // patch) ** 2
-    return hf.PaliGemmaForConditionalGeneration(config), hf.PaliGemmaProcessor(
-        images, tokenizer(**IMAGE))  # fmt: skip
-
-
-def qwen(version: str) -> tuple[Any, Any]:
-    """Qwen2-VL or 2.5-VL, with up to 1,000 tokens of 28 x 28 pixels."""
-    text = {**TEXT, "rope_parameters": tiny_vlms._rope()}
-    ids = {"image_token_id": 4, "video_token_id": 5, "vision_start_token_id": 6,
-           "vision_end_token_id": 7}  # fmt: skip
-    if version == "2":
-        vision = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "mlp_ratio": 1,
-                  "patch_size": 14}  # fmt: skip
-        model = hf.Qwen2VLForConditionalGeneration(
-            hf.Qwen2VLConfig(text_config=text, vision_config=vision, **ids))  # fmt: skip
-    else:
-        vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2,
-                  "patch_size": 14, "out_hidden_size": 16, "window_size": 56,
-                  "fullatt_block_indexes": []}  # fmt: skip
-        model = hf.Qwen2_5_VLForConditionalGeneration(
-            hf.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **ids))  # fmt: skip
-    images = hf.Qwen2VLImageProcessor(patch_size=14, merge_size=2, size={
-        "shortest_edge": 56 * 56, "longest_edge": 1000 * 28 * 28})  # fmt: skip
-    return model, hf.Qwen2VLProcessor(images, tiny_vlms._qwen_tokens(), hf.Qwen2VLVideoProcessor())
-
-
-def internvl() -> tuple[Any, Any]:
-    """Tiles of 448 x 448 with 16 x 16 tokens, up to 6, then the whole photo."""
-    vision = {**SMALL, "num_hidden_layers": 1, "image_size": [448, 448], "patch_size": [14, 14]}
-    config = hf.InternVLConfig(vision_config=vision, text_config={**TEXT, "model_type": "qwen2"},
-                               image_token_id=4, image_seq_length=256)  # fmt: skip
-    images = hf.GotOcr2ImageProcessor(size={"height": 448, "width": 448}, crop_to_patches=True,
-                                      max_patches=6)  # fmt: skip
-    tokens = tokenizer(context_image_token="<IMG_CONTEXT>", start_image_token="<img>",
-                       end_image_token="</img>", video_token="<video>")  # fmt: skip
-    processor = hf.InternVLProcessor(images, tokens, hf.InternVLVideoProcessor(),
-                                     image_seq_length=256)  # fmt: skip
-    return hf.InternVLForConditionalGeneration(config), processor
-
-
-def llava_next() -> tuple[Any, Any]:
-    """The whole photo, then its tiles of 336 x 336 without their padding."""
-    vision = {**VISION, "model_type": "clip_vision_model", "num_hidden_layers": 2, "patch_size": 14,
-              "image_size": 336, "projection_dim": 16}  # fmt: skip
-    config = hf.LlavaNextConfig(
-        vision_config=vision, text_config={**TEXT, "model_type": "llama"}, image_token_index=4,
-        image_seq_length=576, image_grid_pinpoints=PINPOINTS,
-    )  # fmt: skip
-    images = hf.LlavaNextImageProcessor(
-        size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336},
-        image_grid_pinpoints=PINPOINTS,
-    )  # fmt: skip
-    return hf.LlavaNextForConditionalGeneration(config), hf.LlavaNextProcessor(
-        images, tokenizer(**IMAGE), patch_size=14, vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-    )  # fmt: skip
-
-
-def idefics3() -> tuple[Any, Any]:
-    """Tiles of 364 x 364 with 13 x 13 tokens, up to 4 x 4, then the whole photo."""
-    model = hf.Idefics3ForConditionalGeneration(hf.Idefics3Config(
-        vision_config={**VISION, "patch_size": 14, "image_size": 364},
-        text_config={**TEXT, "model_type": "llama"}, image_token_id=4, scale_factor=2,
-    ))  # fmt: skip
-    images = hf.Idefics3ImageProcessor(size={"longest_edge": 1456},
-                                       max_image_size={"longest_edge": 364})  # fmt: skip
-    return model, hf.Idefics3Processor(images, tiny_vlms._idefics_tokens(), image_seq_len=169)
-
-
-def gemma3() -> tuple[Any, Any]:
-    """Pan and scan: the whole photo at 896 x 896 with 16 x 16 tokens, then up to 4 crops of it."""
-    config = hf.Gemma3Config(
-        vision_config={**VISION, "patch_size": 14, "image_size": 896},
-        text_config={**TEXT, "head_dim": 8, "query_pre_attn_scalar": 8,
-                     "layer_types": ["full_attention"]},
-        mm_tokens_per_image=256, boi_token_index=5, eoi_token_index=6, image_token_index=4,
-    )  # fmt: skip
-    tokens = tokenizer(image_token="<image>", boi_token="<boi>", eoi_token="<eoi>")
-    processor = hf.Gemma3Processor(hf.Gemma3ImageProcessor(size={"height": 896, "width": 896}),
-                                   tokens, image_seq_length=256)  # fmt: skip
-    processor.images_kwargs = {**processor.images_kwargs, "do_pan_and_scan": True}
-    model = hf.Gemma3ForConditionalGeneration(config)
-    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)  # zeros
+def grid_model(name: str) -> tuple[Any, Any]:
+    """Return a tiny model with the image sizes and patches of a published one."""
+    family, row = MODELS[name]
+    model, processor = build(family, **{"shared": ONE, **row})
+    if name == "gemma3":  # the whole photo, then up to 4 crops of it
+        processor.images_kwargs = {**processor.images_kwargs, "do_pan_and_scan": True}
     return model, processor
-
-
-def idefics2() -> tuple[Any, Any]:
-    """Four quarters of the photo, then all of it, in patches of 14 pixels; 64 queries read each."""
-    config = hf.Idefics2Config(
-        vision_config={**VISION, "patch_size": 14, "image_size": 980},
-        text_config={**TEXT, "model_type": "mistral"},
-        perceiver_config={"hidden_size": 16, "resampler_n_latents": 64, "resampler_depth": 1,
-                          "resampler_n_heads": 2, "num_key_value_heads": 1,
-                          "resampler_head_dim": 8},
-        image_token_id=4,
-    )  # fmt: skip
-    images = hf.Idefics2ImageProcessor(size={"shortest_edge": 378, "longest_edge": 980},
-                                       do_image_splitting=True)  # fmt: skip
-    return hf.Idefics2ForConditionalGeneration(config), hf.Idefics2Processor(
-        images, tiny_vlms._idefics_tokens(), image_seq_len=64)  # fmt: skip
-
-
-def onevision() -> tuple[Any, Any]:
-    """Tiles of 384 pixels hold 27 x 27 patches of 14; 6 pixels are left over in each."""
-    pinpoints = [[384 * rows, 384 * columns] for rows in (1, 2, 3) for columns in (1, 2, 3)]
-    vision = {**VISION, "model_type": "siglip_vision_model", "patch_size": 14, "image_size": 384}
-    config = hf.LlavaOnevisionConfig(
-        vision_config=vision, text_config={**TEXT, "model_type": "qwen2"}, image_token_index=4,
-        video_token_index=5, image_grid_pinpoints=pinpoints, vision_feature_layer=-1,
-    )  # fmt: skip
-    images = hf.LlavaOnevisionImageProcessor(size={"height": 384, "width": 384},
-                                             image_grid_pinpoints=pinpoints)  # fmt: skip
-    return hf.LlavaOnevisionForConditionalGeneration(config), hf.LlavaOnevisionProcessor(
-        images, tokenizer(image_token="<image>", video_token="<video>"),
-        hf.LlavaOnevisionVideoProcessor(), num_image_tokens=729,
-        vision_feature_select_strategy="full",
-    )  # fmt: skip
 
 
 def tokens_of(
@@ -281,22 +166,6 @@ def tile_counts(size: Size) -> Size:
     return rows, columns
 
 
-MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
-    "clip_336": clip_336,
-    "siglip_224": lambda: siglip(224, 14),
-    "siglip_384": lambda: siglip(384, 16),
-    "siglip_448": lambda: siglip(448, 14),
-    "siglip_896": lambda: siglip(896, 14),
-    "qwen2": lambda: qwen("2"),
-    "qwen2_5": lambda: qwen("2.5"),
-    "internvl": internvl,
-    "llava_next": llava_next,
-    "idefics3": idefics3,
-    "gemma3": gemma3,
-    "idefics2": idefics2,
-}
-
-
 def merged_28(size: Size) -> Size:
     """Return rows and columns of the tokens of Qwen-VL."""
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
@@ -310,10 +179,8 @@ def expected(name: str, size: Size) -> Tensor:
     if name == "clip_336":
         return cropped(size, 336, 24)
     if name.startswith("siglip"):
-        side, patch = {"224": (224, 14), "384": (384, 16), "448": (448, 14), "896": (896, 14)}[
-            name[-3:]
-        ]
-        return even(size, side // patch, side // patch)
+        count = (side := int(name[-3:])) // SIGLIP[side]
+        return even(size, count, count)
     if name.startswith("qwen"):
         return even(size, *merged_28(size))
     if name in ("gemma3", "idefics2"):
@@ -322,7 +189,7 @@ def expected(name: str, size: Size) -> Tensor:
         rows, columns = tile_counts(size)
         return tiled(size, rows, columns, 16) if rows * columns > 1 else even(size, 16, 16)
     if name == "idefics3":
-        images: Any = MODELS[name]()[1].image_processor
+        images: Any = grid_model(name)[1].image_processor
         info = images([Image.new("RGB", (size[1], size[0]))], return_row_col_info=True)
         return tiled(size, info["rows"][0][0], info["cols"][0][0], 13)
     return unpadded(size)

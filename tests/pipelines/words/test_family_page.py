@@ -1,29 +1,23 @@
 """The page of vision-language families says what tiny models of them give."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import more_vlms
 import pytest
-import real_grids
-import tiny_vlms
-import torch
 import transformers
-from real_grids import expected, misplaced, tokens_of
-from vlm_runs import PROMPT, photo, sharpened, words_only
+from real_grids import MODELS, expected, grid_model, misplaced, tokens_of
+from tiny_vlms import FAMILIES, build
+from vlm_runs import photo, prompt_of, sharpened, words_only
 
 from visattn.pipelines.words.captions import read_words
 
 PAGE = Path(__file__).parents[3] / "docs/reference/word_maps.md"
-FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
-    **tiny_vlms.FAMILIES, "nougat": tiny_vlms.nougat, **more_vlms.FAMILIES,
-}  # fmt: skip
 TITLES = {
     "ved": "ViT and GPT-2 (vision-encoder-decoder)", "trocr": "TrOCR", "donut": "Donut",
     "got_ocr2": "GOT-OCR 2", "nougat": "Nougat (without its crop of margins)", "pixtral": "Pixtral",
 }  # fmt: skip
-QUICK = ("qwen3_5", "minicpmv4_6", "janus", "aria", "chameleon", "step3p7", "nougat")
+QUICK = ("qwen3_5", "kimi_k25", "janus", "aria", "chameleon", "step3p7", "nougat")
+TILED = {"deepseek_ocr2": (900, 1500), "step3p7": (900, 1500)}
+"""Photos that have tiles."""
 SIZES = ((375, 500), (97, 613), (180, 300))
 HEAD = """# Vision-language models: which have maps of words
 
@@ -43,16 +37,15 @@ of a caption says so.
 
 def outcome(name: str) -> tuple[str, str, str]:
     """Return the class of a family, how its tokens are placed, and why not."""
-    torch.manual_seed(5)
-    model, processor = FAMILIES[name]()
+    model, processor = build(name)
     sharpened(model)  # of smaller weights Molmo 2's features are lost beside its embeddings
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    prompt = more_vlms.PROMPTS.get(name, PROMPT if name not in tiny_vlms.FAMILIES else None)
     options = {"max_new_tokens": 2, "min_new_tokens": 2, "do_sample": False,
                "suppress_tokens": words_only(processor, vocabulary)}  # fmt: skip
-    kind, size = type(model).__name__, more_vlms.SIZES.get(name, (180, 300))
+    kind, image = type(model).__name__, photo(TILED.get(name, (180, 300)))
     try:
-        [[replay]] = read_words(model, photo(size), processor=processor, prompt=prompt, **options)
+        [[replay]] = read_words(model, image, processor=processor, prompt=prompt_of(name),
+                                **options)  # fmt: skip
     except (TypeError, ValueError) as error:
         return kind, "not supported", str(error)
     own = "estimated" if replay.tokens.notes else "exactly"
@@ -75,8 +68,7 @@ def not_tried(rows: list[str]) -> list[str]:
 
 def largest_error(name: str) -> float:
     """Return by how many tokens edges are off on photos of some sizes."""
-    torch.manual_seed(0)
-    model = real_grids.MODELS[name]()
+    model = grid_model(name)
     return max(
         misplaced(tokens_of(*model, size).placement.boxes, expected(name, size)) for size in SIZES
     )
@@ -91,7 +83,7 @@ def test_the_page_says_what_a_family_gives(name: str) -> None:
 def test_the_page_lists_all_families(request: pytest.FixtureRequest) -> None:
     rows = sorted(map(row, FAMILIES), key=str.casefold)
     sizes = ", ".join(f"{width} x {height}" for height, width in SIZES)
-    errors = [f"| {name} | {largest_error(name):.2f} |" for name in real_grids.MODELS]
+    errors = [f"| {name} | {largest_error(name):.2f} |" for name in MODELS]
     page = HEAD.format(version=transformers.__version__) + "\n".join([
         "| Family | Class | Image tokens are placed |", "|---|---|---|", *rows, "",
         "## Largest error", "",

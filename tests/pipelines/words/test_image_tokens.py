@@ -4,13 +4,12 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-import more_vlms
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_vlms import LLAMA, SMALL, TILES, build, hf, nougat, tokenizer
-from torch import Tensor, nn
+from tiny_vlms import PROMPT, build
+from torch import Tensor
 from vlm_runs import greedy, options, photo, prompt_of, replays, sharp
 
 from visattn.images.reader import LoadedImage
@@ -77,6 +76,12 @@ GRIDS = {
     "mllama": padded_tiles(),
 }
 
+SHOWN = {  # the lower tiles of Mllama are padding but for 6 rows of pixels
+    "donut": torch.tensor([0.75, 1, 1, 0.75]).repeat_interleave(6),
+    "mllama": torch.tensor([1.0] * 32 + [0.75] * 8),
+}
+"""How much of each token the photo shows."""
+
 
 @pytest.mark.parametrize("family", GRIDS)
 def test_probe_finds_the_worked_out_grid(family: str) -> None:
@@ -85,9 +90,8 @@ def test_probe_finds_the_worked_out_grid(family: str) -> None:
     assert placement.boxes.shape == expected.shape
     size = torch.cat([expected[:, 2:] - expected[:, :2]] * 2, 1)
     assert float(((placement.boxes - expected) / size).abs().max()) <= TOLERANCE
-    if family == "donut":
-        shares = torch.tensor([0.75, 1, 1, 0.75]).repeat_interleave(6)
-        torch.testing.assert_close(placement.visible, shares, atol=3e-3, rtol=0)
+    if family in SHOWN:
+        torch.testing.assert_close(placement.visible, SHOWN[family], atol=3e-3, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["llava_next", "donut"])
@@ -167,9 +171,8 @@ def test_the_token_under_a_marked_block_changes_most(family: str) -> None:
 
 @pytest.mark.parametrize("name", ["fast_vlm", "gemma3n"])
 def test_tokens_of_convolutions_have_a_cell_each(name: str) -> None:
-    torch.manual_seed(5)
-    model, processor = more_vlms.FAMILIES[name]()
-    [[replay]] = read_words(model.eval(), photo((256, 256)), processor=processor,
+    model, processor = build(name)
+    [[replay]] = read_words(model, photo((256, 256)), processor=processor,
                                      prompt="w1", max_new_tokens=1)  # fmt: skip
     side = {"fast_vlm": 4, "gemma3n": 16}[name]
     expected = grid(side, side, 0, 0, 256, 256)
@@ -184,7 +187,7 @@ def page() -> np.ndarray:
 
 
 def test_processors_that_crop_by_content_are_refused() -> None:
-    processor = nougat()[1]
+    processor = build("nougat")[1]
     model, chosen = sharp("donut")[0], options("donut", max_new_tokens=2, min_new_tokens=2)
 
     def boxes_of(pixels: np.ndarray) -> Tensor:
@@ -228,22 +231,13 @@ def test_photos_of_one_color_are_placed(level: int) -> None:
 def test_eager_attention_with_a_sliding_window_has_the_maps_of_sdpa(first: str) -> None:
     """The photo reaches beyond the window of one layer, whose scores do not show all keys."""
     other = {"full_attention": "sliding_attention"}.get(first, "full_attention")
-    text = {**LLAMA, "head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 8,
-            "layer_types": [first, other]}  # fmt: skip
-    config = hf.Gemma3Config(vision_config={**SMALL, **TILES, "vision_use_head": False},
-                             text_config=text, mm_tokens_per_image=16, boi_token_index=5,
-                             eoi_token_index=6, image_token_index=4)  # fmt: skip
-    torch.manual_seed(5)
-    model = hf.Gemma3ForConditionalGeneration(config).eval()
-    nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)
-    names = tokenizer(image_token="<image>", boi_token="<boi>", eoi_token="<eoi>")
-    images = hf.Gemma3ImageProcessor(size={"height": 32, "width": 32})
-    processor = hf.Gemma3Processor(images, names, image_seq_length=16)
+    model, processor = build("gemma3", count=16, text_config={
+        "sliding_window": 12, "layer_types": [first, other]})  # fmt: skip
     rows = []
     for kernel in ("sdpa", "eager"):
         model.set_attn_implementation(kernel)
-        [[replay]] = read_words(model, photo(), processor=processor, prompt="w1 w2",
-                                         max_new_tokens=3, min_new_tokens=3)  # fmt: skip
+        [[replay]] = read_words(model, photo(), processor=processor, prompt=PROMPT,
+                                max_new_tokens=3, min_new_tokens=3)  # fmt: skip
         rows.append(replay.text.rows)
     torch.testing.assert_close(*rows, atol=2e-6, rtol=0)
 
