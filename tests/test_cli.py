@@ -57,12 +57,6 @@ USAGE = {
     "caption, overlay, glimpse, ask, detect, segment, export, score, models, configs, blocks, "
     "data\n",
     "-q": "visattn: unknown option '-q'; choose from --help, --version, --debug\n",
-    "caption --no-such": "--no-such",
-    "data no-such": "scenes",
-    "overlay dog.jpg --opacity most": "opacity",
-    "overlay dog.jpg --style mud": "quantitative",
-    "glimpse dog.jpg --policy best": "greedy",
-    "data scenes --out a --conut 3": "--count",
     "overlay dog.jpg --imgsz 1": "here --imgsz is --input-size",  # as other libraries call it
     "overlay dog.jpg --alpha 1": "here --alpha is --opacity",
 }

@@ -5,18 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from net_cases import fill_net_sandbox
 from PIL import Image
 
 from visattn.cli import main
-
-
-@pytest.fixture(scope="session")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of photos, masks, small models and damaged files, which tests only read."""
-    folder = tmp_path_factory.mktemp("sandbox")
-    fill_net_sandbox(folder)
-    return folder
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """`visattn ask`, `detect`, `segment` and `glimpse`: files hold what the library returns."""
 
 import json
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from index_cards import parse_index_page
 from PIL import Image
 
 import visattn as va
-from visattn.models.glimpses.dram import DRAM
 from visattn.pipelines.detection import detect
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.records import from_dict
@@ -84,21 +82,6 @@ def test_objects(run: Run, photos: Path, tmp_path: Path, capsys: Capsys) -> None
             assert drawn.size == opened.size
 
 
-def test_a_turned_photo_has_upright_boxes(run: Run, tmp_path: Path) -> None:
-    pixels = np.random.default_rng(5).integers(0, 256, (48, 80, 3), dtype=np.uint8)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # stored turned by 90 degrees
-    Image.fromarray(np.rot90(pixels).copy()).save(tmp_path / "turned.png", exif=exif)
-    Image.fromarray(pixels).save(tmp_path / "upright.png")
-    records = []
-    for name in ("turned", "upright"):
-        words = "--threshold", "0", "--out", tmp_path / name
-        assert run("detect --model boxes.safetensors", tmp_path / f"{name}.png", *words) == 0
-        records.append(read(tmp_path / name, name))
-    assert records[0]["objects"] == records[1]["objects"]
-    assert records[0]["maps"]["geometry"]["image_size"] == [48, 80]
-
-
 def test_masks(run: Run, photos: Path, tmp_path: Path, capsys: Capsys) -> None:
     out, line = tmp_path / "out", "segment --model areas.safetensors --out"
     assert run(line, out, photos) == 0
@@ -159,45 +142,3 @@ def test_scan_paths(run: Run, photos: Path, tmp_path: Path, capsys: Capsys) -> N
     (tmp_path / "kept" / "coverage.png").write_bytes(b"of the user")
     assert run(line, tmp_path / "kept", photos) == 1
     assert "holds coverage.png, which would be replaced" in capsys.readouterr().err
-
-
-def test_weights_that_are_not_finite_yield_no_prediction(
-    run: Run, photos: Path, tmp_path: Path, capsys: Capsys
-) -> None:
-    model = va.load("eye.safetensors")
-    torch.nn.init.constant_(model.get_parameter("classifier.weight"), torch.nan)
-    va.save(model, tmp_path / "nan.safetensors")
-    out = tmp_path / "out"
-    assert run("glimpse --model", tmp_path / "nan.safetensors", photos, "--out", out) == 1
-    printed = capsys.readouterr()
-    assert "NaN or infinity" in printed.err
-    assert printed.out == ""
-    assert not (out / "index.html").exists()
-
-
-def test_a_model_of_sequences_names_each_label(
-    run: Run, photos: Path, tmp_path: Path, capsys: Capsys
-) -> None:
-    torch.manual_seed(0)
-    model = DRAM(
-        "379", (24, 40), (0.5,), (0.3,), max_objects=3, num_glimpses_per_object=2, end_class="end",
-        hidden_size=11,
-    )  # fmt: skip
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3)
-        model.classifier.weight.mul_(5)
-    va.save(model, tmp_path / "m.safetensors")
-    line = "glimpse --model", tmp_path / "m.safetensors", photos, "--out", tmp_path / "out"
-    assert run(*line) == 0
-    for line in capsys.readouterr().out.splitlines():
-        name, answer, chance = line.split("\t")
-        record = read(tmp_path / "out", name)
-        labels = record["labels"]
-        assert [label["glimpse"] for label in labels] == [1, 3, 5, 7][: len(labels)]
-        best = [np.argmax(record["probabilities"][label["glimpse"]]) for label in labels]
-        assert [record["class_names"][index] for index in best] == [x["name"] for x in labels]
-        said = [label["name"] for label in labels if label["name"] != "end"]
-        assert answer == " ".join(said or ["end"])
-        assert chance == f"{math.prod(label['probability'] for label in labels):.3f}"
-        assert len(record["locations"]) == 8  # all are written, those up to the end drawn

@@ -106,16 +106,6 @@ def test_saved_values_match_the_library(weights: str, photos: Path, tmp_path: Pa
     assert 10 < top < bottom < 49
 
 
-def test_batches_do_not_change_captions(
-    weights: str, photos: Path, tmp_path: Path, capsys: Capsys
-) -> None:
-    printed = set()
-    for size in (1, 2, 16):
-        assert caption(photos, weights, tmp_path / str(size), "--batch-size", size) == 0
-        printed.add(capsys.readouterr().out)
-    assert len(printed) == 1
-
-
 def test_other_captions_stand_beside_the_best(weights: str, photos: Path, tmp_path: Path) -> None:
     assert caption(photos / "wide.png", weights, tmp_path, "--num-captions", 3) == 0
     record = json.loads((tmp_path / "wide.json").read_text())
@@ -158,14 +148,6 @@ def test_layers_and_heads_of_a_transformer_captioner(photos: Path, tmp_path: Pat
     np.testing.assert_allclose(maps[2], expected.maps.values, rtol=1e-4, atol=1e-6)
     assert not np.allclose(maps[0], maps[1])
     assert not np.allclose(maps[1], maps[2])
-
-
-def test_the_caption_of_a_bundled_model_says_what_it_knows(
-    photos: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("visattn.pipelines.inputs._SAID", set())  # it is said once
-    assert caption(photos / "tall.png", "scenes-captioner", tmp_path) == 0
-    assert "scenes" in capsys.readouterr().err  # it was trained on drawn scenes, these are none
 
 
 def test_letters_that_figures_lack_are_reported(

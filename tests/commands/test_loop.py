@@ -16,8 +16,7 @@ from PIL import Image
 
 from visattn.cli import main
 from visattn.commands import loop
-from visattn.commands.files import map_in_threads
-from visattn.commands.loop import Command, Folder, LoopOptions, Made, index_link, read_record
+from visattn.commands.loop import Command, Folder, LoopOptions, Made, read_record
 from visattn.images.reader import ImageError, LoadedImage
 
 Files = dict[str, bytes]
@@ -316,25 +315,10 @@ def test_a_photo_that_changes_while_it_is_read_is_computed_again(
     assert (tmp_path / "out" / "b.txt").read_text() == "99.0"
 
 
-def test_results_of_threads_keep_their_order_and_errors() -> None:
-    results: list[float] = []
-    for number, result in map_in_threads(lambda number: 1 / number, [4, 2, 0, 1, 5]):
-        if number:
-            results.append(result())
-        else:
-            with pytest.raises(ZeroDivisionError, match="by zero"):
-                result()
-    assert results == [0.25, 0.5, 1.0, 0.2]
-
-
 def test_values_that_are_no_numbers_are_null() -> None:
     assert loop._encode({"a": [float("nan"), 1.0], "b": (float("inf"),)}) == (
         b'{"a": [null, 1.0], "b": [null]}\n'
     )
-
-
-def test_pages_link_to_the_index() -> None:
-    assert [index_link(name) for name in ("a", "sub/a")] == ["index.html", "../index.html"]
 
 
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "half", "1/"])
@@ -353,4 +337,5 @@ def test_one_photo_by_two_commands_without_a_folder(
     assert main(["caption", *line[1:-1], str(sandbox / "captioner.safetensors")]) == 0
     index = (tmp_path / "visattn-out/overlay/index.html").read_text()
     assert f"visattn overlay in/wide.png --model {line[-1]}" in index
+    assert (tmp_path / "visattn-out/overlay/wide.gradcam.png").exists()  # the method that fits
     assert (tmp_path / "visattn-out/caption/wide.html").exists()

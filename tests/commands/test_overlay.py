@@ -194,14 +194,6 @@ def test_texts_share_a_scale(photos: Path, tmp_path: Path, capsys: Capsys) -> No
     assert "at most 11 tokens" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("model", "method"), [(VIT, "rollout"), (CNN, "gradcam")])
-def test_the_default_method_fits_the_model(
-    model: str, method: str, run: Run, photos: Path, tmp_path: Path
-) -> None:
-    assert run(f"overlay {model} --out", tmp_path, photos / "wide.png") == 0
-    assert f"wide.{method}.png" in names(tmp_path)
-
-
 def test_all_are_the_methods_that_fit(
     run: Run, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:

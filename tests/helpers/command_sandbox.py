@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from named_weights import fill as filled
 from PIL import Image
 from question_models import small_mac
 from small_detectors import small_detector
@@ -13,11 +14,15 @@ from task_runs import tiny_run
 from torch import nn
 
 import visattn
-from visattn.models.base import SmallEncoder
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models import (
+    AttentionResNet,
+    RecurrentAttentionModel,
+    ShowAttendTell,
+    SmallEncoder,
+    UNet,
+    VisionTransformer,
+)
 from visattn.models.config import model_config
-from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.models.resnet import AttentionResNet
 from visattn.results.kinds import SPECIAL_TOKENS
 
 CONFIG = tiny_run(test=2)
@@ -55,19 +60,23 @@ def _add_photos(folder: Path) -> None:
 
 
 def _add_models(folder: Path) -> None:
-    torch.manual_seed(4)
-    encoder = SmallEncoder((24, 40), channels=12, coord_scale=1.0)
     words = (*SPECIAL_TOKENS, "red", "green", "blue")
+    encoder = SmallEncoder((24, 40), channels=12, coord_scale=1.0)
     captioner = ShowAttendTell(words, encoder, embed_dim=5, hidden_size=11, attention_dim=3)
-    colors = (0.5,) * 3, (0.3,) * 3
     eye = RecurrentAttentionModel(
-        CLASSES, (24, 40), *colors, glimpse_size=7, num_scales=2, num_glimpses=3, hidden_size=11
+        CLASSES, (24, 40), (0.5,) * 3, (0.3,) * 3, glimpse_size=7, num_scales=2, num_glimpses=3,
+        hidden_size=11,
+    )  # fmt: skip
+    vit = VisionTransformer(
+        CLASSES, img_size=(24, 40), patch_size=8, embed_dim=12, depth=2, num_heads=3
     )
-    cnn = AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40))
-    models = {"captioner": captioner, "eye": eye, "cnn": cnn, "boxes": small_detector()}
-    models["asks"] = small_mac()
+    models = {
+        "captioner": captioner, "eye": eye, "boxes": small_detector(), "asks": small_mac(),
+        "cnn": AttentionResNet(CLASSES, depth=8, stem_width=4, img_size=(32, 40)), "vit": vit,
+        "areas": UNet(("sky", *CLASSES), SmallEncoder((24, 40), channels=8), block="gate"),
+    }  # fmt: skip
     for name, model in models.items():
-        visattn.save(model, folder / f"{name}.safetensors")
+        visattn.save(filled(model), folder / f"{name}.safetensors")
     add_run(folder / "runs" / "tried" / "1", captioner)
 
 

@@ -1,12 +1,10 @@
 """Models, inputs and files whose values the net keeps."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from command_sandbox import fill as fill_sandbox
-from named_weights import fill, waves
+from named_weights import waves
 from torch import nn
 
 import visattn as va
@@ -67,18 +65,3 @@ def outputs(model: nn.Module, device: str = "cpu") -> Any:
         return list(features) if isinstance(features, tuple) else features
     output: Any = model(images)
     return list(output) if isinstance(output, tuple) else output
-
-
-def fill_net_sandbox(folder: Path) -> None:
-    """Write photos and weights for the commands of the net."""
-    fill_sandbox(folder)
-    for path in folder.glob("*.safetensors"):
-        if path.stem != "torn":
-            va.save(fill(va.load(path)), path)
-    classes = ("ant", "bee", "cat")
-    vit = VisionTransformer(
-        classes, img_size=(24, 40), patch_size=8, embed_dim=12, depth=2, num_heads=3
-    )
-    va.save(fill(vit), folder / "vit.safetensors")
-    unet = UNet(("sky", *classes), SmallEncoder((24, 40), channels=8), block="gate")
-    va.save(fill(unet), folder / "areas.safetensors")

@@ -1,18 +1,9 @@
-"""Photos, weights and small data sets."""
+"""Small data sets."""
 
 from pathlib import Path
 
 import pytest
 from config_runs import use_small_data, write_shared_data
-from net_cases import fill_net_sandbox
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with photos and weights for the commands."""
-    folder = tmp_path_factory.mktemp("sandbox")
-    fill_net_sandbox(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

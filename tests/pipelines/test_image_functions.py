@@ -27,6 +27,11 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 @pytest.fixture(scope="module")
+def cnn(sandbox: Path) -> str:
+    return str(sandbox / "cnn.safetensors")
+
+
+@pytest.fixture(scope="module")
 def expected(cnn: str) -> list[va.AttentionMap]:
     return va.explain(va.load(cnn), PHOTOS, "gradcam", batch_size=2)
 
