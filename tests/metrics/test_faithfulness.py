@@ -1,9 +1,5 @@
 """Insertion, deletion, ROAD: curves and ranks, and imputation against a dense linear system."""
 
-import json
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -147,7 +143,6 @@ def test_spearman_is_the_correlation_of_ranks(first: list[int], second: list[int
         assert result == pytest.approx(torch.corrcoef(ranks)[0, 1].item(), abs=1e-12)
 
 
-ROOT = Path(__file__).resolve().parents[2]
 SIDE = {0: 1 / 12, 1: 1 / 6}  # of a neighbor, by how many axes it shares
 
 
@@ -207,24 +202,3 @@ def test_image_without_known_pixels_is_refused_and_without_unknown_is_unchanged(
     assert torch.equal(linear_imputation(images, everything), images)
     with pytest.raises(ValueError, match="must have a known pixel"):
         linear_imputation(images, everything & torch.tensor([True, False])[:, None, None])
-
-
-_PEER = """
-import json, sys, torch
-from pytorch_grad_cam.metrics.road import NoisyLinearImputer
-image, known = (torch.tensor(one) for one in json.load(sys.stdin))
-print(json.dumps(NoisyLinearImputer(noise=0.0)(image, known.float()).tolist()))
-"""
-
-
-@pytest.mark.peers
-def test_matches_pytorch_grad_cam_imputation() -> None:
-    image, known = torch.randn(3, 29, 31), torch.rand(29, 31) < 0.3
-    request = json.dumps([image.tolist(), known.tolist()])
-    python = ROOT / ".venv-peers" / "bin" / "python"
-    done = subprocess.run(
-        [python, "-c", _PEER], input=request, capture_output=True, text=True, check=True
-    )
-    theirs = torch.tensor(json.loads(done.stdout))
-    ours = linear_imputation(image[None], known[None], tolerance=1e-7)[0]
-    assert (ours - theirs).abs().max() < 1e-4

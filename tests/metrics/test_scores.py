@@ -1,7 +1,6 @@
 """Caption scores: golden values, the official code that gave them, METEOR and SPICE, warnings."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -74,11 +73,6 @@ def test_official_code_reproduces_the_golden_values(request: pytest.FixtureReque
 
 GOLDEN = json.loads(GOLDEN_FILE.read_text())["sets"]
 NAMES = ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D"]
-# What the official code gives for the first reference of each dev photo against the other four.
-AGREEMENT = [
-    0.627512948819188, 0.443429795762641, 0.307081293277960, 0.211600985014929, 0.491734086525372,
-    0.803661788730376,
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -145,20 +139,6 @@ def test_captions_and_references_must_have_the_same_images(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         caption_scores(captions, references)
-
-
-@pytest.mark.data
-def test_human_agreement_on_the_dev_photos_matches_the_official_code() -> None:
-    folder = Path(os.environ["VISATTN_DATA"]) / "flickr8k"
-    names = (folder / "Flickr_8k.devImages.txt").read_text().split()
-    references: dict[str, list[str]] = {name: [] for name in names}
-    for line in (folder / "Flickr8k.token.txt").read_text(encoding="utf-8").splitlines():
-        name, _, rest = line.partition("#")
-        if name in references:
-            references[name].append(rest.partition("\t")[2])
-    firsts = {name: lines[0] for name, lines in references.items()}
-    scores = caption_scores(firsts, {name: lines[1:] for name, lines in references.items()})
-    assert list(scores.corpus.values()) == pytest.approx(AGREEMENT, abs=1e-12)
 
 
 def test_the_signature_describes_the_computation() -> None:
