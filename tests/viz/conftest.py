@@ -4,7 +4,6 @@ Mouse, keys and fingers are sent as the system would send them; nothing is insta
 """
 
 import base64
-import fcntl
 import hashlib
 import io
 import json
@@ -12,8 +11,10 @@ import os
 import select
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,16 @@ from PIL import Image
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --remote-debugging-pipe "
-    "--no-first-run --no-default-browser-check --disable-extensions --disable-sync "
-    "--disable-background-networking --disable-component-update --disable-default-apps "
-    "--disable-features=Translate,OptimizationHints,MediaRouter --mute-audio "
-    "--force-color-profile=srgb --hide-scrollbars --password-store=basic"
+    "--no-first-run --disable-extensions --disable-background-networking "
+    "--disable-component-update --force-color-profile=srgb --hide-scrollbars"
 )
 LONGEST = 20.0  # seconds without a word from the browser
 KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35}
 KEYS |= {"Escape": 27, "Tab": 9, "Enter": 13, " ": 32}
+COMPLAINTS = {
+    "Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown",
+    "Page.javascriptDialogOpening",
+}  # fmt: skip
 
 Message = dict[str, Any]
 
@@ -39,26 +42,17 @@ class Browser:
     """A running Chromium with one tab."""
 
     def __init__(self, program: str, folder: Path) -> None:
-        ours_in, self._out = os.pipe()
-        self._in, ours_out = os.pipe()
-        # The browser reads from 3 and writes to 4; copies with high numbers first, so that neither
-        # is overwritten before its turn.
-        high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 50) for end in (ours_in, ours_out)]
-        errors = str(folder / "errors.txt")
-        self._process = os.posix_spawn(
-            program,
-            [program, *FLAGS.split(), f"--user-data-dir={folder / 'profile'}", "about:blank"],
-            {**os.environ, "HOME": str(folder)},
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, high[0], 3),
-                (os.POSIX_SPAWN_DUP2, high[1], 4),
-                (os.POSIX_SPAWN_OPEN, 1, errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-                (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            ],
-            setpgroup=0,
-        )
-        for end in (ours_in, ours_out, *high):
-            os.close(end)
+        theirs_in, self._out = os.pipe()
+        self._in, theirs_out = os.pipe()
+        start = f'exec "$0" "$@" 3<&{theirs_in} 4>&{theirs_out}'  # it reads from 3, writes to 4
+        words = [program, *FLAGS.split(), f"--user-data-dir={folder}", "about:blank"]
+        self._process = subprocess.Popen(
+            ["bash", "-c", start, *words], pass_fds=(theirs_in, theirs_out), start_new_session=True,
+            env={**os.environ, "HOME": str(folder)}, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(theirs_in)
+        os.close(theirs_out)
         self._buffer, self._count, self._session = b"", 0, ""
         self.events: list[Message] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -71,8 +65,8 @@ class Browser:
         """End the browser and its child processes."""
         os.close(self._out)
         os.close(self._in)
-        os.killpg(self._process, signal.SIGKILL)
-        os.waitpid(self._process, 0)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def call(self, method: str, **parameters: Any) -> Message:
         """Call a method of the DevTools protocol and wait for its result."""
@@ -97,23 +91,11 @@ class Browser:
         line, self._buffer = self._buffer.split(b"\0", 1)
         return json.loads(line)
 
-    def open(
-        self,
-        path: Path,
-        *,
-        width: int = 1280,
-        height: int = 900,
-        dark: bool = False,
-        touch: bool = False,
-    ) -> None:
-        """Load a page from the disk in a window of this size; clear previous messages."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=touch,
-        )
+    def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Load a page from the disk in a window, of a phone if narrow; clear earlier messages."""
+        touch = width < 500
+        size: Message = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         self.call("Emulation.setTouchEmulationEnabled", enabled=touch)
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=features)
@@ -123,30 +105,32 @@ class Browser:
         self.call("Page.navigate", url=path.resolve().as_uri())
         self.wait("location.protocol === 'file:' && document.readyState === 'complete'")
 
+    def alive(self, path: Path, **window: Any) -> None:
+        """Load a page of a photo, and wait for its script."""
+        self.open(path, **window)
+        self.wait("document.documentElement.classList.contains('alive')")
+
     def value(self, expression: str) -> Any:
         """Return the value of a JavaScript expression on the page."""
-        actual = self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
+        options: Message = {"returnByValue": True, "awaitPromise": True}
+        actual = self.call("Runtime.evaluate", expression=expression, **options)
         if "exceptionDetails" in actual:
             raise RuntimeError(actual["exceptionDetails"])
         return actual["result"].get("value")
 
+    def all(self, selector: str, expression: str = "e.innerText") -> list[Any]:
+        """Return the value of an expression of each element `e`."""
+        return self.value(f"[...document.querySelectorAll(`{selector}`)].map(e => {expression})")
+
     def wait(self, expression: str) -> None:
         """Wait until a JavaScript expression is true."""
         end = time.monotonic() + LONGEST
-        while not self._is_true(expression):
-            if time.monotonic() > end:
-                raise TimeoutError(f"never came true: {expression}")
+        while time.monotonic() < end:
+            with suppress(RuntimeError):  # in the middle of loading there is no page to ask
+                if self.value(expression):
+                    return
             time.sleep(0.01)
-
-    def _is_true(self, expression: str) -> bool:
-        try:
-            return bool(self.value(expression))
-        except RuntimeError as error:
-            if "navigated" not in str(error):  # in the middle of loading there is no page to ask
-                raise
-            return False
+        raise TimeoutError(f"never came true: {expression}")
 
     def place(self, selector: str, index: int = 0) -> tuple[float, float]:
         """Return the center of an element, scrolled into view; a script may still create it."""
@@ -157,11 +141,6 @@ class Browser:
             f"return [r.x + r.width / 2, r.y + r.height / 2] }})({actual})"
         )
         return x, y
-
-    def alive(self, path: Path, **window: Any) -> None:
-        """Load a page of a photo, and wait for its script."""
-        self.open(path, **window)
-        self.wait("document.documentElement.classList.contains('alive')")
 
     def text(self, selector: str) -> str:
         """Return the text of an element."""
@@ -185,21 +164,21 @@ class Browser:
         left, top, width, height = self.value(
             "(r => [r.x, r.y, r.width, r.height])(frame.getBoundingClientRect())"
         )
-        at = {"x": left + x * width, "y": top + y * height}
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", **at)
-        for kind in ("mousePressed", "mouseReleased") if click else ():
-            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
+        self._point(left + x * width, top + y * height, click=click)
 
     def hover(self, selector: str, index: int = 0) -> None:
         """Move the mouse onto an element."""
-        x, y = self.place(selector, index)
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        self._point(*self.place(selector, index))
 
     def click(self, selector: str, index: int = 0) -> None:
         """Click on an element."""
-        x, y = self.place(selector, index)
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        self._point(*self.place(selector, index), click=True)
+
+    def _point(self, x: float, y: float, *, click: bool = False) -> None:
+        button: Message = {"button": "left", "clickCount": 1}
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        for kind in ("mousePressed", "mouseReleased") if click else ():
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
 
     def tap(self, selector: str, index: int = 0) -> None:
         """Touch an element."""
@@ -210,37 +189,24 @@ class Browser:
     def press(self, *keys: str) -> None:
         """Press keys one after the other."""
         for key in keys:
-            code = KEYS.get(key, 0)
             text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
-            common = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+            common = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS.get(key, 0)}
             self.call("Input.dispatchKeyEvent", type="keyDown", **common, **text)
             self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
-    def complaints(self) -> list[str]:
+    def complaints(self) -> list[Message]:
         """Return messages, exceptions and policy violations since the page was opened."""
-        kinds = (
-            "Log.entryAdded",
-            "Runtime.consoleAPICalled",
-            "Runtime.exceptionThrown",
-            "Page.javascriptDialogOpening",
-        )
-        return [
-            json.dumps(event["params"]) for event in self.events if event.get("method") in kinds
-        ]
+        return [event["params"] for event in self.events if event.get("method") in COMPLAINTS]
 
     def requests(self) -> list[str]:
         """Return the addresses that were requested since the page was opened.
 
         Left out are data: and what the page's own policy stopped.
         """
-        stopped, sent = set(), {}
-        for event in self.events:
-            page_data = event.get("params", {})
-            if event.get("method") == "Network.requestWillBeSent":
-                sent[page_data["requestId"]] = page_data["request"]["url"]
-            if page_data.get("blockedReason") == "csp":
-                stopped.add(page_data["requestId"])
-        urls = (url for identity, url in sent.items() if identity not in stopped)
+        page = [event["params"] for event in self.events if "params" in event]
+        stopped = {each["requestId"] for each in page if each.get("blockedReason") == "csp"}
+        sent = [each for each in page if "request" in each and each["requestId"] not in stopped]
+        urls = [each["request"]["url"] for each in sent]
         return [url for url in urls if not url.startswith(("data:", "about:"))]
 
 

@@ -53,27 +53,6 @@ def test_pixels_are_independent(seed: int, style: Style) -> None:
         assert whole[y, x].tolist() == alone[0, 0].tolist()
 
 
-def test_other_pixels_do_not_change_the_scale() -> None:
-    image, values = scene(), hill()
-    before = overlay(image, values)
-    image[0, 0], values[0, 1] = 255, 1e6
-    after = overlay(image, values)
-    assert np.array_equal(before[1:], after[1:])
-    assert np.array_equal(before[0, 2:], after[0, 2:])
-
-
-def test_zero_opacity_hides_the_map() -> None:
-    image = scene()
-    none = overlay(image, np.zeros(image.shape[:2]))
-    assert np.array_equal(overlay(image, hill(), opacity=0.0), none)
-
-
-def test_light_style_shows_the_image_at_full_attention() -> None:
-    image = scene()
-    shown = overlay(image, np.ones(image.shape[:2]), style="light")
-    assert np.array_equal(shown, image)
-
-
 def test_values_are_clamped_to_the_scale() -> None:
     image = np.full((1, 4, 3), 200, np.uint8)
     shown = overlay(image, np.array([[-9.0, 2.0, 4.0, np.inf]]), vmin=2.0, vmax=4.0)

@@ -42,7 +42,7 @@ DOG = GroundedPhrase(
 )
 UNSEEN = GroundedPhrase(3, 1, ((0.9, 0.0, 1.0, 0.1),))
 NAMES = ("50 % #1?.jpg", 'it\'s "quoted" & <b>', "naïve 犬", "photo 10", "photo 9")
-LEFT = "[...document.querySelectorAll('#cards li:not([hidden]) .name')].map(e => e.textContent)"
+LEFT = "#cards li:not([hidden]) .name"
 
 
 def photo(y: int = SIZE[0], x: int = SIZE[1]) -> np.ndarray:
@@ -127,10 +127,8 @@ def write(path: Path, page: str) -> Path:
     return path
 
 
-def chosen(browser: Any, group: str = "#rows") -> int:
-    return browser.value(
-        f"[...document.querySelectorAll('{group} button')].findIndex(e => e.ariaChecked === 'true')"
-    )
+def chosen(browser: Any) -> int:
+    return [*browser.all("#rows button", "e.ariaChecked"), "true"].index("true")
 
 
 def move(browser: Any, control: str, value: int) -> None:
@@ -143,7 +141,7 @@ def move(browser: Any, control: str, value: int) -> None:
 def test_a_page_fits_its_window(
     browser: Any, pages: dict[str, Path], name: str, width: int, dark: bool
 ) -> None:
-    browser.alive(pages[name], width=width, height=844, dark=dark, touch=width < 500)
+    browser.alive(pages[name], width=width, height=844, dark=dark)
     assert browser.complaints() == []
     assert browser.requests() == [pages[name].as_uri()]
     assert browser.value("document.documentElement.scrollWidth") == width
@@ -196,7 +194,7 @@ def test_words_by_mouse_keys_and_fingers(browser: Any, pages: dict[str, Path]) -
         visited.append(chosen(browser))
     assert visited == [0, 1, 2, 1, 3, 0, 3]
     browser.press("Escape")
-    assert (browser.shown(), chosen(browser)) == ("photo", -1)
+    assert (browser.shown(), chosen(browser)) == ("photo", len(WORDS))  # none
     browser.alive(pages["caption"])
     browser.press("Tab")  # a single tab stop for all words
     assert browser.value("document.activeElement.parentElement.className") == "words"
@@ -205,12 +203,12 @@ def test_words_by_mouse_keys_and_fingers(browser: Any, pages: dict[str, Path]) -
     assert browser.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     browser.press("Tab")
     assert browser.value("document.activeElement.id") == "mean"
-    strengths = "[...document.querySelectorAll('#rows button')].map(e => e.style.cssText)"
     browser.hover("#frame")
-    assert len({*browser.value(strengths)}) > 2  # how strongly each word looks there
+    strengths = "#rows button", "e.style.cssText"
+    assert len({*browser.all(*strengths)}) > 2  # how strongly each word looks there
     browser.hover("header .name")
-    assert {*browser.value(strengths)} == {"--here: 0%;"}
-    browser.alive(pages["caption"], width=360, height=740, touch=True)
+    assert {*browser.all(*strengths)} == {"--here: 0%;"}
+    browser.alive(pages["caption"], width=360, height=740)
     browser.tap("#rows button", 1)
     browser.wait("chosen.innerText === 'red'")
     assert (browser.shown(), chosen(browser)) == (maps[1], 1)
@@ -239,9 +237,7 @@ def test_candidates_phrases_and_boxes(browser: Any, pages: dict[str, Path]) -> N
     assert lines == ["1", "a red dog runs", "\u22123.25", "2", "a cat \u2026", "\u22124.50"]
     before = browser.shown()
     browser.click("#candidates button", 1)
-    assert browser.value("[...document.querySelectorAll('.word')].map(e => e.innerText)") == [
-        "a", "cat",
-    ]  # fmt: skip
+    assert browser.all(".word") == ["a", "cat"]
     assert chosen(browser) == 1  # there is no fourth word
     assert browser.shown() != before
     browser.press("ArrowUp")
@@ -250,8 +246,7 @@ def test_candidates_phrases_and_boxes(browser: Any, pages: dict[str, Path]) -> N
 
 def test_words_of_two_models_have_a_row_each(browser: Any, pages: dict[str, Path]) -> None:
     browser.alive(pages["models"])
-    labels = "[...document.querySelectorAll('#rows [role=radiogroup]')].map(e => e.ariaLabel)"
-    assert browser.value(labels) == ["soft", "hard"]
+    assert browser.all("#rows [role=radiogroup]", "e.ariaLabel") == ["soft", "hard"]
     browser.click("#rows button", 1)
     before = browser.shown()
     browser.hover("#rows button", 5)
@@ -282,10 +277,9 @@ def test_steps_of_a_question(browser: Any, pages: dict[str, Path]) -> None:
 
 def test_tiles_and_queries(browser: Any, pages: dict[str, Path]) -> None:
     browser.alive(pages["explorer"])
-    names = "[...document.querySelectorAll('#queries button')].map(e => e.innerText)"
-    assert browser.value(names) == ["Class token", "Register token", "All patches"]
-    off = "[...document.querySelectorAll('#tiles button')].map(e => e.disabled)"
-    assert browser.value(off) == [False] * 4 + [True] * 3  # the second layer has no class token
+    assert browser.all("#queries button") == ["Class token", "Register token", "All patches"]
+    off = "#tiles button", "e.disabled"
+    assert browser.all(*off) == [False] * 4 + [True] * 3  # the second layer has no class token
     before = browser.shown()
     browser.hover("#tiles button", 2)
     assert (browser.text("#chosen"), browser.shown() != before) == ("Layer 0, head 2", True)
@@ -294,7 +288,7 @@ def test_tiles_and_queries(browser: Any, pages: dict[str, Path]) -> None:
     browser.mouse(0.05, 0.5, click=True)  # outside of what the model saw
     assert browser.shown() == before
     browser.click("#queries button", 2)
-    assert browser.value(off) == [False] * 7
+    assert browser.all(*off) == [False] * 7
     browser.click("#tiles button", 0)
     visited = []
     for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "End", "ArrowUp"):
@@ -309,7 +303,7 @@ def test_tiles_and_queries(browser: Any, pages: dict[str, Path]) -> None:
     assert "query: this patch" in browser.text("#which")
     browser.press("Escape")
     assert browser.shown() == "photo"
-    browser.alive(pages["explorer"], width=360, height=740, touch=True)
+    browser.alive(pages["explorer"], width=360, height=740)
     browser.tap("#tiles button", 0)
     browser.wait("chosen.innerText === 'Layer 0, head 0'")
     browser.tap("#frame")
@@ -355,9 +349,9 @@ def test_forced_colors_and_print(browser: Any, pages: dict[str, Path]) -> None:
         browser.alive(pages[name])
         forced = [{"name": "forced-colors", "value": "active"}]
         browser.call("Emulation.setEmulatedMedia", features=forced)
-        colors = browser.value(
-            "[...document.querySelectorAll('[aria-checked=true]:not(#tiles *)')].map((e) => "
-            "[getComputedStyle(e).backgroundColor, getComputedStyle(e).color].join())"
+        colors = browser.all(
+            "[aria-checked=true]:not(#tiles *)",
+            "[getComputedStyle(e).backgroundColor, getComputedStyle(e).color].join()",
         )
         assert len({*colors}) == 1  # those of selected text of the system
         other = "getComputedStyle(document.querySelector('#style [aria-checked=false]'))"
@@ -381,9 +375,9 @@ def test_cards_are_searched_sorted_and_filtered(
     order = "(name) => { sort.value = name; sort.dispatchEvent(new Event('input')); }"
     for name, names in (("probability", "cab"), ("class", "acb"), ("wrong first", "bac")):
         browser.value(f"({order})({name!r})")
-        assert "".join(browser.value(LEFT)) == names
+        assert "".join(browser.all(LEFT)) == names
     browser.value("label.value = 'rose'; label.dispatchEvent(new Event('input'))")
-    assert browser.value(LEFT) == ["a", "c"]
+    assert browser.all(LEFT) == ["a", "c"]
     assert browser.value("location.hash") == "#sort=wrong+first&class=rose"
     browser.value("location.reload()")
     browser.wait("document.getElementById('count')?.textContent === '2 of 3 photos'")
@@ -394,7 +388,7 @@ def test_cards_are_searched_sorted_and_filtered(
         entries.append(Card(name, f"{name}.html", f"a dog and {number} cats", image))
     index = write(tmp_path / "index.html", index_page(entries))
     browser.open(index)
-    listed, visited = browser.value(LEFT), []
+    listed, visited = browser.all(LEFT), []
     assert listed[-2:] == ["photo 9", "photo 10"]
     for key in ("ArrowRight", "ArrowRight", "End", "ArrowLeft", "Home"):
         browser.press(key)
@@ -403,7 +397,7 @@ def test_cards_are_searched_sorted_and_filtered(
     browser.press("/")
     assert browser.value("document.activeElement.id") == "filter"
     browser.press(*"DOG 1")
-    assert browser.value(LEFT) == ["50 % #1?.jpg", NAMES[1], "photo 10"]
+    assert browser.all(LEFT) == ["50 % #1?.jpg", NAMES[1], "photo 10"]
     assert browser.text("#count") == "3 of 6 photos"
     browser.press(*" horse")
     assert not browser.value("none.hidden")
