@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hugging_face_vits import PLAIN
 from torch import Tensor, nn
 
 import visattn as va
@@ -16,14 +17,7 @@ from visattn.attribution.layer_weights import resolve_attention_layer
 from visattn.models import VisionTransformer
 from visattn.recording.subject import analyze_model
 
-SMALL: dict[str, Any] = {
-    "image_size": 48,
-    "patch_size": 16,
-    "hidden_size": 24,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 31,
-}
+SMALL: dict[str, Any] = {**PLAIN, "image_size": 48, "patch_size": 16, "num_hidden_layers": 3}
 METHODS = ("attention", "rollout", "relevance", "gradient_attention", "gradient_rollout",
            "legrad")  # fmt: skip
 

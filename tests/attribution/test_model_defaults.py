@@ -8,6 +8,7 @@ import timm
 import torch
 import torchvision
 import transformers
+from hugging_face_vits import hugging_face_vit
 from torch import nn
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.transforms import v2
@@ -23,12 +24,6 @@ def vit() -> Any:
     torch.manual_seed(0)
     small: dict[str, Any] = {"depth": 1, "embed_dim": 24, "num_heads": 2, "num_classes": 4}
     return timm.create_model("vit_tiny_patch16_224", img_size=48, **small).eval()  # mean, std 0.5
-
-
-def huggingface_vit() -> Any:
-    options: dict[str, Any] = {"num_labels": 3, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.ViTConfig(image_size=48, patch_size=16, hidden_size=24, **options)
-    return transformers.ViTForImageClassification(config).eval()
 
 
 def test_colors_are_those_of_imagenet_or_of_gray_photos_where_none_are_known() -> None:
@@ -68,7 +63,7 @@ def test_what_is_assumed_is_said() -> None:
     }  # fmt: skip
     assert analyze_model(plain, (24, 32)).info.colors == "assumed: mean and std of ImageNet"
     for model, source in (
-        (huggingface_vit(), "assumed: mean and std of published vit weights"),
+        (hugging_face_vit(), "assumed: mean and std of published vit weights"),
         (vit(), "timm pretrained_cfg"),
         (torchvision.models.resnet18(), "assumed: mean and std of ImageNet"),
     ):

@@ -14,9 +14,9 @@ CLASSES = ("sky", "cat", "dog")
 class Segmenter(nn.Module):
     """An encoder of stride 4, a head of 1 x 1 convolutions, and bilinear upsampling or none."""
 
-    def __init__(self, *, upsample: bool = False, seed: int = 0) -> None:
+    def __init__(self, *, upsample: bool = False) -> None:
         super().__init__()
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         self.upsample = upsample
         self.encoder = nn.Sequential(
             nn.Conv2d(3, 7, 3, 2, 1), nn.ReLU(), nn.Conv2d(7, 11, 3, 2, 1), nn.Softplus()

@@ -1,7 +1,7 @@
 """Check that perturbed blocks of pixels change features and attention at their locations."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -14,21 +14,13 @@ from visattn.recording.probe import ObservedTokens
 from visattn.recording.subject import Subject, analyze_model
 
 
-@dataclass(frozen=True)
-class LocationCheck:
-    """Numbers of perturbed blocks of pixels that were localized.
-
-    Args:
-        name: Name of the model.
-        layer: Default layer of class activation maps, or the reason for none.
-        features: Blocks localized in the features of that layer, and all blocks.
-        attention: Blocks localized in the keys of the first and last layer, and all blocks.
-    """
+class LocationCheck(NamedTuple):
+    """Numbers of perturbed blocks of pixels that were localized, and of all blocks."""
 
     name: str
-    layer: str
-    features: tuple[int, int]
-    attention: tuple[int, int]
+    layer: str  # the default of class activation maps, or the reason for none
+    features: tuple[int, int]  # in those of that layer
+    attention: tuple[int, int]  # in the keys of the first and last layer
 
 
 def check_locations(

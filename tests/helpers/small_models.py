@@ -10,7 +10,7 @@ SIZE = (13, 17)
 CLASSES = ("cat", "dog", "cow", "hen")
 
 
-def small_cnn(dtype: torch.dtype = torch.float64) -> Subject:
+def small_cnn() -> Subject:
     """Return a CNN of 4 classes with in-place operations behind its feature layers."""
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -22,7 +22,7 @@ def small_cnn(dtype: torch.dtype = torch.float64) -> Subject:
         nn.Flatten(),
         nn.Dropout(0.5),
         nn.Linear(7, 4),
-    ).to(dtype)
+    ).double()
     features = tuple(FeatureLayer(site, "b c y x", (7, 9)) for site in ("0", "2"))
     info = ModelInfo(
         "small", "other", SIZE, (0.5,) * 3, (0.25,) * 3, "none", feature_layers=features
@@ -30,9 +30,9 @@ def small_cnn(dtype: torch.dtype = torch.float64) -> Subject:
     return Subject(model, info, model, CLASSES)
 
 
-def images(count: int = 2, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, 3, *SIZE, generator=generator, dtype=torch.float64).to(dtype)
+def images(count: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, 3, *SIZE, generator=generator, dtype=torch.float64)
 
 
 def linear_model(weights: Tensor) -> Subject:
@@ -49,20 +49,11 @@ def linear_model(weights: Tensor) -> Subject:
     return Subject(model, info, model)
 
 
-def token_info(
-    *grids: tuple[int, int], pooling: str = "class", prefix_tokens: tuple[str, ...] = ("class",)
-) -> ModelInfo:
+def token_info(*grids: tuple[int, int]) -> ModelInfo:
     """Return the metadata of a model with one layer of attention on each of the grids."""
     layers = tuple(
-        AttentionLayer(f"blocks.{number}.attn", grid, 2, prefix_tokens)
+        AttentionLayer(f"blocks.{number}.attn", grid, 2, ("class",))
         for number, grid in enumerate(grids)
     )
-    return ModelInfo(
-        "tokens",
-        "other",
-        SIZE,
-        (0.5,) * 3,
-        (0.25,) * 3,
-        pooling,  # pyright: ignore[reportArgumentType]
-        attention_layers=layers,
-    )
+    colors = (0.5,) * 3, (0.25,) * 3
+    return ModelInfo("tokens", "other", SIZE, *colors, "class", attention_layers=layers)

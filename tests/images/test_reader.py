@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from image_zoo import (
     BAD,
     COLORS,
@@ -240,37 +239,3 @@ def test_warning_filters_are_unchanged() -> None:
         thread.join()
     sys.setswitchinterval(interval)
     assert warnings.filters == before
-
-
-ACTIONS = st.sampled_from(["set", "cut", "insert", "copy"])
-PIECES = st.binary(min_size=1, max_size=9)
-EDITS = st.lists(st.tuples(ACTIONS, st.floats(0, 1), PIECES), min_size=1, max_size=8)
-
-
-def edited(content: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:
-    for action, share, new in edits:
-        at = int(share * len(content))
-        before, after = content[:at], content[at:]
-        content = {
-            "set": before + new + after[len(new) :],
-            "cut": before + after[len(new) * 7 :],
-            "insert": before + new + after,
-            "copy": before + after[: len(new) * 5] + after,
-        }[action]
-    return content
-
-
-def read_or_refused(content: bytes) -> LoadedImage | ImageError:
-    try:
-        return read_image(content, max_pixels=1_000_000)
-    except ImageError as error:
-        return error
-
-
-@given(edits=EDITS)
-def test_damaged_files_yield_an_image_or_an_image_error(
-    edits: list[tuple[str, float, bytes]],
-) -> None:
-    for content in ZOO.values():
-        result = read_or_refused(edited(content, edits))
-        assert isinstance(result, ImageError) or result.pixels.shape[2] == 3

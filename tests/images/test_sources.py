@@ -1,6 +1,7 @@
 """Photos in archives, lists, on the web and in stores."""
 
 import io
+import shutil
 import tarfile
 import threading
 import zipfile
@@ -55,36 +56,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def packed(folder: Path, name: str) -> Path:
-    """Return an archive of a folder, in an order of its own."""
-    file = folder.parent / name
-    entries = sorted((path for path in folder.rglob("*")), reverse=True)
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in entries:
-                archive.write(path, path.relative_to(folder).as_posix())
-        return file
-    mode: Any = f"w:{name.rpartition('.')[2]}".replace("w:tar", "w")
-    with tarfile.open(file, mode) as tar:
-        for path in entries:
-            tar.add(path, f"./{path.relative_to(folder).as_posix()}", recursive=False)
-    return file
+FORMS = {"zip": "zip", "tar": "tar", "tar.gz": "gztar", "tar.bz2": "bztar", "tar.xz": "xztar"}
+
+
+def packed(folder: Path, form: str) -> Path:
+    """Return an archive of a folder."""
+    return Path(shutil.make_archive(str(folder.parent / "x"), FORMS[form], folder))
 
 
 def levels(sources: list[Source]) -> list[int]:
     return [int(read_image(source).pixels[0, 0, 0]) for source in sources]
 
 
-@pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.tar.gz", "x.tar.bz2", "x.tar.xz"])
-def test_an_archive_gives_the_photos_of_its_folder(folder: Path, name: str) -> None:
-    archive = packed(folder, name)
+@pytest.mark.parametrize("form", FORMS)
+def test_an_archive_gives_the_photos_of_its_folder(folder: Path, form: str) -> None:
+    archive = packed(folder, form)
     files: list[Any] = find_images(folder)
     expected = [path.relative_to(folder).as_posix() for path in files]
     sources: list[Any] = find_images(archive)
     assert [source.relative.as_posix() for source in sources] == sorted(expected)
     assert sorted(levels(sources[::-1])) == [0, 1, 2, 3]
-    kind = "zip" if name == "x.zip" else "tar"
-    inside = "" if kind == "zip" else "./"
+    kind, inside = ("zip", "") if form == "zip" else ("tar", "./")
     assert str(sources[0]) == f"{kind}://{inside}A/d.png::{archive}"
     assert len(find_images([archive, folder, archive])) == 8
     if kind == "zip":
@@ -126,12 +118,12 @@ def test_hostile_entries_lead_nowhere(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_damaged_archives_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    zipped = packed(folder, "x.zip")
+    zipped = packed(folder, "zip")
     for name, wrong in (("y.zip", zipped.read_bytes()[:90]), ("y.tar", b"x" * 3000)):
         (folder.parent / name).write_bytes(wrong)
         with pytest.raises(OSError, match=rf"{name} cannot be read"):
             find_images(folder.parent / name)
-    packed(folder, "x.tar.gz")
+    packed(folder, "tar.gz")
     usage = remote.shutil._ntuple_diskusage(2000, 0, 2000)
     monkeypatch.setattr(remote.shutil, "disk_usage", lambda _path: usage)
     with pytest.raises(ValueError, match="needs over half of the free disk"):
@@ -188,29 +180,26 @@ def test_patterns_and_lists(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         read_list(listed)
 
 
+ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
+    "moved.png": (302, {"Location": "/dogs/a%20dog.png"}, b""),
+    "file.png": (302, {"Location": "file:///etc/passwd"}, b""),
+    "gone.png": (404, {}, b""),
+    "cut.png": (200, {"Content-Length": "999"}, png(4)),
+    "huge.png": (200, {}, png(4) * 200),
+}
+
+
 class _Server(BaseHTTPRequestHandler):
     """Serves a photo, redirects, and answers that fail."""
 
     def do_GET(self) -> None:
-        content = png(4)
         name = self.path.rpartition("/")[2]
-        if name == "moved.png":
-            self.send_response(302)
-            self.send_header("Location", "/dogs/a%20dog.png")
-            self.end_headers()
-        elif name == "file.png":
-            self.send_response(302)
-            self.send_header("Location", "file:///etc/passwd")
-            self.end_headers()
-        elif name == "gone.png":
-            self.send_error(404)
-        else:
-            self.send_response(200)
-            content = content * 200 if name == "huge.png" else content
-            size = len(content) + 9 * (name == "cut.png")
-            self.send_header("Content-Length", str(size))
-            self.end_headers()
-            self.wfile.write(content)
+        code, headers, content = ANSWERS.get(name, (200, {}, png(4)))
+        self.send_response(code)
+        for header in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(*header)
+        self.end_headers()
+        self.wfile.write(content)
 
     do_HEAD = do_GET  # noqa: N815, a name of the base class
 
@@ -294,7 +283,7 @@ def test_every_function_takes_photos_in_every_form(folder: Path) -> None:
     names = ("image", file, file, "image", file, turned, "image", "image", "image")
     for function, made in results_of(forms).items():
         assert made == [(str(name), (5, 7)) for name in names], function
-    archive = packed(folder, "x.zip")
+    archive = packed(folder, "zip")
     for name, made in results_of(lambda: archive).items():
         assert made == [(str(source), (5, 7)) for source in find_images(archive)], name
 

@@ -4,12 +4,12 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from small_disks import small_disk
 
 from visattn.io.atomic import atomic_replace, atomic_write, flush, remove_partial_files
 from visattn.training.checkpoint import AtomicCheckpointIO
@@ -101,21 +101,31 @@ def test_full_disk_is_reported_by_the_name_of_the_file(
     assert (file.read_bytes(), names(tmp_path)) == (b"old", ["a.bin"])
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1,000 kilobytes."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", str(tmp_path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("a small disk is mounted for it, which needs root")
+    yield tmp_path
+    # An error that was raised may still hold a file open.
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
 @pytest.mark.slow  # it mounts a disk
-def test_full_disk_keeps_the_old_content_and_checkpoint(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_content_and_checkpoint(disk: Path) -> None:
     writer = AtomicCheckpointIO()
-    with small_disk(tmp_path / "disk", 1000) as disk:
-        atomic_write(disk / "a.bin", b"o" * 400_000)
-        with pytest.raises(OSError, match=rf"No space left on device: '{disk}/a\.bin'"):
-            atomic_write(disk / "a.bin", b"n" * 800_000)
-        assert (disk / "a.bin").read_bytes() == b"o" * 400_000
-        assert names(disk) == ["a.bin"]
-        (disk / "a.bin").unlink()
-        writer.save_checkpoint({"weights": torch.zeros(100_000)}, disk / "last.ckpt")
-        with pytest.raises(OSError, match=r"No space left on device: .*last\.ckpt"):
-            writer.save_checkpoint({"weights": torch.ones(200_000)}, disk / "last.ckpt")
-        assert names(disk) == ["last.ckpt"]
-        assert not writer.load_checkpoint(disk / "last.ckpt")["weights"].any()
+    atomic_write(disk / "a.bin", b"o" * 400_000)
+    with pytest.raises(OSError, match=rf"No space left on device: '{disk}/a\.bin'"):
+        atomic_write(disk / "a.bin", b"n" * 800_000)
+    assert (disk / "a.bin").read_bytes() == b"o" * 400_000
+    assert names(disk) == ["a.bin"]
+    (disk / "a.bin").unlink()
+    writer.save_checkpoint({"weights": torch.zeros(100_000)}, disk / "last.ckpt")
+    with pytest.raises(OSError, match=r"No space left on device: .*last\.ckpt"):
+        writer.save_checkpoint({"weights": torch.ones(200_000)}, disk / "last.ckpt")
+    assert names(disk) == ["last.ckpt"]
+    assert not writer.load_checkpoint(disk / "last.ckpt")["weights"].any()
 
 
 def test_a_directory_that_cannot_be_synced_is_no_error(

@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 import torchvision
-import transformers
+from hugging_face_vits import hugging_face_vit
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
@@ -36,14 +36,6 @@ def timm_model(name: str, size: tuple[int, int] = SIZE, **options: Any) -> nn.Mo
     return timm.create_model(name, num_classes=5, pretrained_cfg_overlay=overlay, **options)
 
 
-def hugging_face_model() -> nn.Module:
-    sizes: dict[str, Any] = {"image_size": SIZE, "patch_size": 8, "hidden_size": 24}
-    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    sizes |= {"num_labels": 5}
-    config = transformers.ViTConfig(**sizes)
-    return transformers.ViTForImageClassification(config)
-
-
 def make_models() -> dict[str, nn.Module]:
     """Return models with zero position embeddings, which treat equal patches alike."""
     torch.manual_seed(11)
@@ -55,7 +47,7 @@ def make_models() -> dict[str, nn.Module]:
         "windows": timm_model("swin_tiny_patch4_window7_224", img_size=SIZE, patch_size=4,
             window_size=5, depths=(2, 2), num_heads=(2, 3), embed_dim=12),
         "torchvision CNN": torchvision.models.ResNet(block, [1, 1, 1, 1], num_classes=5),
-        "Hugging Face": hugging_face_model(),
+        "Hugging Face": hugging_face_vit(image_size=SIZE, num_labels=5),
         "visattn ViT": VisionTransformer(
             CLASSES, img_size=SIZE, patch_size=8, **THIN, **BLACK),
     }  # fmt: skip

@@ -9,7 +9,8 @@ import pytest
 import timm
 import torch
 import transformers
-from dense_models import CLASSES, Segmenter
+from dense_models import Segmenter
+from hugging_face_vits import hugging_face_vit as vit
 from question_models import small_mac
 from small_detectors import small_detector
 from torch import nn
@@ -41,12 +42,6 @@ def network(first: nn.Module = nn.Conv2d(3, 5, 4, 4), classes: int = 3) -> nn.Mo
 
 def cnn(img_size: tuple[int, int] = (32, 48)) -> AttentionResNet:
     return AttentionResNet(("cat", "dog", "cow"), depth=8, stem_width=8, img_size=img_size)
-
-
-def vit() -> Any:
-    sizes: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 1, "num_labels": 3}
-    config = transformers.ViTConfig(image_size=48, patch_size=16, num_attention_heads=2, **sizes)
-    return transformers.ViTForImageClassification(config).eval()
 
 
 def processor() -> Any:
@@ -106,12 +101,10 @@ def cnn_of(first: nn.Module) -> Any:
 
 CASES: list[tuple[Callable[[], object], str]] = [
     # methods, arguments and targets
-    (explained(cnn, "gradcan"), r"got 'gradcan'; did you mean .*gradcam"),
     (explained(cnn, "rollout"), r"rollout does not fit .*; supported methods: gradcam, "),
     (explained(cnn, "glimpses"), "glimpses does not fit a AttentionResNet"),
     (explained(cnn, "gradcam", leyer=2), "has no argument 'leyer'; it takes layers=-1"),
     (explained(cnn, ["gradcam", "occlusion"], strid=3), "gradcam has no argument 'strid'"),
-    (explained(cnn, "gradcam", 3), "target must be a class index, 0 to 2; got 3"),
     *((explained(cnn, "gradcam", wrong), "must be a list of classes")
       for wrong in ([], [["dog"], 2], [[]], [["dog"], ["cat"]])),
     (explained(captioner, "rollout"), "does not fit a ShowAttendTell; .*methods: attention"),
@@ -123,8 +116,6 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (explained(vit, "gradcam", text="a cat"), "needs a model with a text tower"),
     (explained(Segmenter, "finercam", va.PixelTarget(0, 1, 1), input_size=(24, 40)),
      "finercam does not fit Segmenter with a PixelTarget"),
-    (explained(Segmenter, "gradcam", va.PixelTarget("caat", 1, 1), class_names=CLASSES,
-               input_size=(24, 40)), "cat; did you mean|did you mean cat"),
     # gradients times input and biases must sum to the output
     (explained(lambda: detector("FCOS"), "fullgrad", va.BoxTarget(None, 2)), "do not sum"),
     (explained(lambda: nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.GroupNorm(1, 5), nn.GELU(),
@@ -140,9 +131,6 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: va.Explainer(network(), mean=0.5), "mean and std belong together"),
     (explained(network, "rise", transform=v1.PILToTensor()), "got torch.uint8; add ToTensor"),
     (explained(network, "rise", transform=v1.Resize(5)), r"float tensors \[c, y, x\], got Image"),
-    (explained(network, "rise", transform=v2.RandomAffine([-5, 5])), "RandomAffine is random"),
-    (explained(network, "rise", image="nowhere.jpg"), "nowhere.jpg: no such file"),
-    (explained(network, "rise", image=[PHOTO, b"no image"]), "not an image"),
     (explained(lambda: network(classes=1), "rise", input_size=32, class_names=("a", "b", "c")),
      "a name for each of 1 classes, got 3"),
     # tensors, and images of other channels and units

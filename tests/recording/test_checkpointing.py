@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import timm
 import torch
-import transformers
 from host_models import image, residual_net
+from hugging_face_vits import hugging_face_vit
 from torch import nn
 
 import visattn as va
@@ -60,12 +60,7 @@ def test_blocks_and_attention_are_recorded_once_also_around_the_backward_pass() 
     with record(cnn) as recording:
         cnn(x).sum().backward()
     assert [each.site for each in recording.maps] == sites
-    options: dict[str, Any] = {
-        "image_size": 24, "patch_size": 8, "hidden_size": 12, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "intermediate_size": 16, "num_labels": 3,
-    }  # fmt: skip
-    config = transformers.ViTConfig(**options)
-    vit: Any = transformers.ViTForImageClassification(config).train()
+    vit = hugging_face_vit(image_size=24).train()
     vit.activation_checkpointing_enable()
     x = torch.randn(2, 3, 24, 24)
     with record(vit, differentiable=True) as recording:

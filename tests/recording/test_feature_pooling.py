@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-import transformers
+from hugging_face_vits import hugging_face_vit
 from location_checks import check_locations
 from timm.models import model_entrypoint
 from torch import Tensor, nn
@@ -18,10 +18,6 @@ from visattn.recording.subject import analyze_model
 
 Built = tuple[Callable[[], Any], tuple[int, int], str, tuple[int, int]]
 THIN: dict[str, Any] = {"depth": 2, "embed_dim": 24, "num_heads": 2}
-PLAIN: dict[str, Any] = {
-    "image_size": (48, 80), "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "intermediate_size": 16,
-}  # fmt: skip
 
 
 def timm_model(name: str, **options: Any) -> Callable[[], Any]:
@@ -49,8 +45,7 @@ MODELS: dict[str, Built] = {
         (96, 160), "norm", (3, 5)),
     "few cells": (timm_model("test_resnet"), (96, 160), "layer4", (3, 5)),
     "four cells": (timm_model("regnetx_002"), (64, 64), "s4", (2, 2)),
-    "Hugging Face": (lambda: transformers.ViTForImageClassification(
-        transformers.ViTConfig(**PLAIN)), (48, 80), "vit.layers.1.layernorm_before", (6, 10)),
+    "Hugging Face": (hugging_face_vit, (48, 80), "vit.layers.1.layernorm_before", (6, 10)),
 }  # fmt: skip
 
 

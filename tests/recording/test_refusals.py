@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 import transformers
+from hugging_face_vits import PLAIN, hugging_face_vit
 from torch import Tensor, nn
 
 import visattn as va
@@ -21,10 +22,6 @@ from visattn.recording.subject import analyze_model
 X = torch.zeros(1, 3, 32, 32)
 PHOTO = np.zeros((128, 192, 3), np.uint8)
 THIN: dict[str, Any] = {"depth": 2, "embed_dim": 24, "num_heads": 2}
-PLAIN: dict[str, Any] = {
-    "image_size": (48, 80), "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "intermediate_size": 16,
-}  # fmt: skip
 
 
 def vit() -> VisionTransformer:
@@ -61,7 +58,7 @@ def yolos() -> Any:
 
 
 def flash() -> Any:
-    model = transformers.ViTForImageClassification(transformers.ViTConfig(**PLAIN))
+    model = hugging_face_vit()
     model.config._attn_implementation = "flash_attention_2"
     return model
 
@@ -203,8 +200,8 @@ def test_image_size_is_read_from_attributes_and_configs() -> None:
         vars(model := build()).update(attributes)
         for each in (model, nn.Sequential(nn.LSTM(512, 8), model)):
             assert configured_image_size(each) == size
-    model = transformers.ViTForImageClassification(transformers.ViTConfig(**PLAIN))
-    model.vit.image_size = 7  # type: ignore[assignment]
+    model = hugging_face_vit()
+    model.vit.image_size = 7
     assert stated_info(model)[0].input_size == (48, 80)  # its own before that of a part
     published = OfInner()  # of other weights
     vars(published.features[0])["img_size"] = (48, 80)

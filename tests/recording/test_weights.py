@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 import transformers
+from hugging_face_vits import PLAIN, hugging_face_vit
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
@@ -25,10 +26,7 @@ SWIN: dict[str, Any] = {
     "depths": (2, 1), "num_heads": (2, 3), "embed_dim": 12, "window_size": (3, 5),
 }  # fmt: skip
 WHOLE, PADDED = SWIN | {"img_size": (24, 40)}, SWIN | {"img_size": (28, 52)}
-PLAIN: dict[str, Any] = {
-    "num_labels": 5, "image_size": (24, 40), "patch_size": 8, "hidden_size": 12,
-    "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16,
-}  # fmt: skip
+SMALL: dict[str, Any] = {**PLAIN, "image_size": (24, 40), "num_labels": 5}
 HF_SWIN: dict[str, Any] = {
     "num_labels": 5, "image_size": 40, "patch_size": 4, "embed_dim": 12, "depths": [2, 1],
     "num_heads": [2, 3], "window_size": 5,
@@ -69,12 +67,11 @@ MODELS: dict[str, tuple[Build, tuple[int, int], tuple[str, ...]]] = {
     "swin padded": (lambda: of_timm("swin_tiny_patch4_window7_224", **PADDED), (7, 13), ()),
     "swinv2": (lambda: of_timm("swinv2_tiny_window8_256", **WHOLE), (6, 10), ()),
     "torchvision": (of_torchvision, (4, 4), ("class",)),
-    "HF vit": (lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**PLAIN)),
-        (3, 5), ("class",)),
+    "HF vit": (lambda: hugging_face_vit(image_size=(24, 40)), (3, 5), ("class",)),
     "HF deit": (lambda: transformers.DeiTForImageClassificationWithTeacher(
-        transformers.DeiTConfig(**PLAIN)), (3, 5), ("class", "distillation")),
+        transformers.DeiTConfig(**SMALL)), (3, 5), ("class", "distillation")),
     "HF dinov2": (lambda: transformers.Dinov2ForImageClassification(
-        transformers.Dinov2Config(**{**PLAIN, "image_size": 32})), (4, 4), ("class",)),
+        transformers.Dinov2Config(**{**SMALL, "image_size": 32})), (4, 4), ("class",)),
     "HF swin": (lambda: transformers.SwinForImageClassification(
         transformers.SwinConfig(**HF_SWIN)), (10, 10), ()),
     "ours": (lambda: VisionTransformer("abcde", **OURS), (3, 5), ("class",)),
