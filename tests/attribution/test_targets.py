@@ -30,20 +30,11 @@ def test_the_prediction_of_the_first_call_is_kept() -> None:
     assert target.initial_values == (5, 7, 3)
 
 
-def test_a_single_score_predicts_its_positive_or_negative_values() -> None:
-    target = resolve_target(None, small_cnn())
-    target(SCORES[:, 1:2] - 4)
-    more = [target.describe(index, ()).more for index in range(3)]
-    assert [each["predicted"] for each in more] == [True, False, False]
-    target = resolve_target(None, small_cnn())
-    target(SCORES[:, :2])
-    assert target.describe(0, ()).more == {}
-
-
 def test_functions_of_the_output_are_targets() -> None:
     target = resolve_target(lambda scores: scores[:, 0] - scores[:, 1], small_cnn())
     assert target(SCORES).tolist() == [-4, 4, -1]
     assert target.initial_values == (-4, 4, -1)
+    assert target.describe(0, ()).more == {"function": "<lambda>"}
     assert resolve_target(target, small_cnn()) is target
 
 

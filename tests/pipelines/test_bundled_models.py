@@ -90,14 +90,6 @@ def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
         va.load("scenes-captioner")
 
 
-def test_the_commands_list_and_describe_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models"]) == 0
-    assert re.findall(r"^[\w-]+", capsys.readouterr().out, re.MULTILINE) == [*bundled_models()]
-    assert main(["models", "scenes-glimpses"]) == 0
-    assert "class RecurrentAttentionModel" not in (out := capsys.readouterr().out)
-    assert "`RecurrentAttentionModel`" in out
-
-
 def test_the_demo_writes_a_page_of_captions_and_overlays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

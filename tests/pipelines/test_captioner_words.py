@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 import visattn
-from visattn.attribution.cam import grad_cam
 from visattn.attribution.words import word_attributions
 from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.captioner import Captioner
@@ -199,21 +198,6 @@ def test_letters_of_scripts_without_spaces_are_joined_in_captions() -> None:
     assert Caption.from_dict(result.to_dict()).text == result.text
     assert result.alternatives[0].text == "".join(result.alternatives[0].words)
     assert "</span><span" in (result._repr_html_() or "")
-
-
-def test_maps_match_grad_cam_of_each_log_probability() -> None:
-    model = captioner("soft", SmallEncoder((24, 40), channels=8)).double()
-    features, words = torch.rand(1, 8, 3, 5, dtype=torch.float64), [7, 4, 9, 4, 5]
-    maps = word_attributions(captioner_run(model, features, words), "gradcam")
-    for index, word in enumerate(words):
-        leaf = features.clone().requires_grad_()
-        state = model.start(leaf)
-        logits = torch.zeros(0)
-        for previous in [START, *words[:index]]:
-            logits, state, _ = model.step(state, torch.tensor([[previous]]))
-        [gradient] = torch.autograd.grad(logits[0, 0].log_softmax(-1)[word], [leaf])
-        expected = grad_cam(features, gradient)[0]
-        torch.testing.assert_close(maps[index].unflatten(-1, (3, 5)), expected)
 
 
 def test_explain_heeds_the_batch_size_and_empty_maps_of_words(

@@ -85,15 +85,6 @@ def test_queries_read_the_quarter_that_they_detect() -> None:
         assert share_inside(heatmap, box) > 0.999
 
 
-def test_the_target_is_drawn_on_the_overlay() -> None:
-    [heatmap] = va.explain(BlobDetector().eval(), photo(), "layercam", va.BoxTarget(BOX, 2))
-    drawn = draw_target(np.zeros((120, 200, 3), np.uint8), heatmap)
-    rows, columns = np.nonzero(drawn[..., 0])
-    assert (columns.min(), rows.min(), columns.max(), rows.max()) == pytest.approx(
-        (BOX[0], BOX[1], BOX[2] - 1, BOX[3] - 1), abs=1
-    )
-
-
 def test_a_region_is_drawn_where_it_lies_on_the_input_wherever_cells_lie() -> None:
     mask = torch.zeros(24, 40, dtype=torch.bool)
     mask[6:18, 10:30] = True

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from figure_texts import colors
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
@@ -12,7 +11,6 @@ from visattn.images.resize import ResizeMode
 from visattn.models.base import SmallEncoder
 from visattn.models.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import place_segmentations, segment
-from visattn.results.values import Segmentation
 from visattn.viz.figures import rgb
 from visattn.viz.segmentation import segmentation_figure
 
@@ -88,17 +86,3 @@ def test_labels_equal_the_argmax_at_the_input_size() -> None:
     results = list(place_segmentations(output, tuple("abcde"), [geometry] * 2))
     for row, result in enumerate(results):
         assert np.array_equal(result.labels, output.logits[row].argmax(0).numpy())
-
-
-def test_figure_shows_errors_and_their_share() -> None:
-    truth = np.zeros((30, 40), np.uint8)
-    truth[:15] = 1
-    labels = np.zeros((30, 40), np.uint8)
-    result = Segmentation(labels, ("background", "cat"), (), Geometry.identity((30, 40)))
-    plain = rgb(segmentation_figure(np.zeros((30, 40, 3), np.uint8), result))
-    assert not (plain == (214, 40, 40)).all(-1).any()
-    figure = segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, truth)
-    errors = figure.axes[3]
-    assert errors.get_title(loc="left") == "errors 50.0 %"
-    wrong, right = colors(figure, errors, [(20.0, 7.0), (20.0, 22.0)]).tolist()
-    assert (wrong, right) == ([214, 40, 40], [0, 0, 0])
