@@ -87,9 +87,8 @@ def test_added_context_matches_the_equation_at_any_width(channels: int) -> None:
     block, x = fill(GlobalContext(channels).double()), numbers(7, channels, 3, 5)
     state = block.state_dict()
     for image, y in zip(x, block(x), strict=True):
-        pixels = list(image.flatten(1).T)
-        weights = torch.stack([state["score.weight"][0] @ pixel for pixel in pixels]).softmax(0)
-        context = sum((w * pixel for w, pixel in zip(weights, pixels, strict=True)), pixels[0] * 0)
+        pixels = image.flatten(1).T
+        context = (pixels @ state["score.weight"][0]).softmax(0) @ pixels
         hidden = state["squeeze.weight"] @ context + state["squeeze.bias"]
         hidden = (hidden * state["norm.weight"] + state["norm.bias"]).clamp_min(0)
         added = state["excite.weight"] @ hidden + state["excite.bias"]
