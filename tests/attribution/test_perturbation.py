@@ -1,9 +1,9 @@
 """Occlusion and RISE: their masks, and their maps against plain loops over images and masks."""
 
-import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from small_models import images, small_cnn
+from torch.nn.functional import interpolate
 
 from visattn.attribution.perturbation import (
     occlusion,
@@ -35,25 +35,12 @@ def test_rise_masks_are_crops_of_upsampled_grids() -> None:
     size, cells = (11, 17), 3
     grids, shifts = rise_grids(5, num_cells=cells, keep_probability=0.5, seed=1)
     result = rise_masks(grids, shifts, size)
-    cell = (4, 6)  # 11 / 3 and 17 / 3, rounded up
     for mask, grid, shift in zip(result, grids, shifts.tolist(), strict=True):
-        top, left = int(shift[0] * cell[0]), int(shift[1] * cell[1])
-        for y in range(size[0]):
-            for x in range(size[1]):
-                down = (y + top + 0.5) / ((cells + 1) * cell[0]) * cells - 0.5
-                across = (x + left + 0.5) / ((cells + 1) * cell[1]) * cells - 0.5
-                assert float(mask[y, x]) == pytest.approx(between(grid, down, across), abs=1e-5)
-
-
-def between(grid: torch.Tensor, down: float, across: float) -> float:
-    """Return a bilinearly interpolated value of a grid."""
-    last = len(grid) - 1
-    down, across = min(max(down, 0), last), min(max(across, 0), last)
-    y, x = min(int(down), last - 1), min(int(across), last - 1)
-    a, b = down - y, across - x
-    upper = (1 - b) * float(grid[y, x]) + b * float(grid[y, x + 1])
-    lower = (1 - b) * float(grid[y + 1, x]) + b * float(grid[y + 1, x + 1])
-    return (1 - a) * upper + a * lower
+        # a cell of 4 x 6 pixels: 11 / 3 and 17 / 3, rounded up
+        large = interpolate(grid[None, None].double(), (4 * 4, 4 * 6), mode="bilinear")[0, 0]
+        top, left = int(shift[0] * 4), int(shift[1] * 6)
+        expected = large[top : top + 11, left : left + 17]
+        torch.testing.assert_close(mask.double(), expected, atol=1e-5, rtol=0)
 
 
 def test_occlusion_is_the_mean_decrease_over_all_windows_of_a_pixel() -> None:
