@@ -104,7 +104,7 @@ def word_attributions(
 
     Source:
         Gradient times attention and relevance: Chefer, Gur and Wolf 2021, arXiv:2103.15679;
-        Grad-CAM: Selvaraju et al. 2017, arXiv:1610.02391, section 7.1, per word.
+        Grad-CAM: Selvaraju et al. 2017, arXiv:1610.02391, section "Image Captioning", per word.
     """
     if method == "attention":
         return run.attention(layers, heads).detach().mean((0, 1))
