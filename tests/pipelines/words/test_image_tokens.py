@@ -125,7 +125,7 @@ def test_a_decoder_that_moves_its_rows_is_refused(layer: str) -> None:
     model, processor = build("llava")
     moved: Any = text_decoder(model)[1].get_submodule(layer)
     moved.register_forward_pre_hook(lambda _, args: (args[0].roll(1, 1), *args[1:]))
-    with pytest.raises(ValueError, match="reads image tokens at other keys than it is given"):
+    with pytest.raises(ValueError, match="moves image tokens to other keys"):
         replays("llava", model=(model, processor))
 
 
@@ -199,7 +199,7 @@ def test_processors_that_crop_by_content_are_refused() -> None:
     plain = boxes_of(page())
     processor.image_processor.do_crop_margin = True
     torch.testing.assert_close(boxes_of(photo().pixels), plain, atol=1.0, rtol=0)  # no margins
-    with pytest.raises(ValueError, match=r"photos by their content.*do_crop_margin=False"):
+    with pytest.raises(ValueError, match=r"this photo by its content.*do_crop_margin=False"):
         boxes_of(page())
 
 
@@ -214,7 +214,7 @@ def test_a_shift_of_bright_photos_by_three_pixels_is_refused() -> None:
     pixels = _Pixels(process, "pixel_values", (280, 280), torch.Size((1, 3, 280, 280)))
     noise = np.random.default_rng(0).integers(0, 200, (280, 280, 3), dtype=np.uint8)
     pixels.check(LoadedImage(noise))
-    with pytest.raises(ValueError, match="positions photos by their content"):
+    with pytest.raises(ValueError, match="places this photo by its content"):
         pixels.check(LoadedImage(noise + 55))
 
 

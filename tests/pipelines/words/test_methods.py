@@ -142,6 +142,6 @@ def test_what_does_not_fit_is_refused() -> None:
             caption_with_transformers(model, photo(), processor=processor, prompt=PROMPT,
                                       max_new_tokens=2, **options)  # fmt: skip
 
-    refuse("relevance is for captioners of visattn", method="relevance")
+    refuse("relevance is only for captioners of visattn", method="relevance")
     refuse("heads must be from 0 to 3, got", heads=[4])
-    refuse("relative corrects attention", method="occlusion", relative=True)
+    refuse("relative=True needs the method attention", method="occlusion", relative=True)

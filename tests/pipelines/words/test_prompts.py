@@ -76,8 +76,8 @@ def test_other_numbers_of_prompts_are_refused(count: int) -> None:
     [
         ("qwen2_vl", [say("user", "w1")], "add {'type': 'image'}"),
         ("qwen2_vl", [{"role": "user", "content": "w1"}], "add {'type': 'image'}"),
-        ("qwen2_vl", [say("user", PHOTO, PHOTO)], "one place for its photo, got 2 photos in"),
-        ("qwen2_vl", [say("user", {"type": "video"})], "show a video, but a prompt has one photo"),
+        ("qwen2_vl", [say("user", PHOTO, PHOTO)], "exactly one photo, got 2 photos in"),
+        ("qwen2_vl", [say("user", {"type": "video"})], "one photo, but they contain a video"),
         ("llava", [say("user", PHOTO, "w1")], "chat template"),
     ],
 )
@@ -149,7 +149,7 @@ def test_questions_above_the_photo_are_no_image_tokens(monkeypatch: pytest.Monke
         torch.testing.assert_close(placed, torch.stack([edges[:-1], edges[1:]], 1).float(),
                                    atol=0.5, rtol=0)  # fmt: skip
         assert replay.tokens.columns.tolist() == list(range(first, first + 24))
-    with pytest.raises(ValueError, match="writes a question above the photo: pass it as prompt"):
+    with pytest.raises(ValueError, match="draws a question above the photo; pass it as prompt"):
         captions("pix2struct", photo(), None)
 
 
@@ -166,7 +166,7 @@ def test_prompts_that_cannot_be_used_are_refused() -> None:
     for family, name in (("git", "Git"), ("blip", "Blip")):
         model, processor = sharp(family)
         pair = (processor.image_processor, processor.tokenizer)
-        with pytest.raises(ValueError, match=f"prompt of {name}.* needs its own processor"):
+        with pytest.raises(ValueError, match=f"prompt of {name}.* needs the processor of"):
             read_words(model, photo(), processor=pair, prompt=TEXT, **options(family))
     prompts = ["w1", "w2 w3"]
     alone = captions("ved", [photo()] * 2, prompts)
@@ -206,7 +206,7 @@ def test_ids_and_text_are_those_of_apply_chat_template(kind: str) -> None:
     decoded = processor.tokenizer.decode(expected, skip_special_tokens=True)
     assert result.text.split() == decoded.split()
     if kind == "held":
-        with pytest.raises(ValueError, match="messages hold the photo: leave out images"):
+        with pytest.raises(ValueError, match="messages contain the photo; omit images"):
             visattn.caption(model, image, processor=processor, prompt=held)
 
 

@@ -1,1 +1,1 @@
-"""Word maps of vision-language models: place image tokens, generate with rows recorded, draw."""
+"""Word maps of vision-language models: locate image tokens, record attention, draw maps."""

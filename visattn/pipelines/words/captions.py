@@ -1,7 +1,7 @@
-"""Captions of vision-language models of transformers, with one attention map per word.
+"""Captions by vision-language models of transformers, with one attention map per word.
 
-processor  ->  positions of image tokens  ->  generate, with its rows  ->  rows onto the photo
-prompts        image_tokens, lattice          generation                   here
+processor      ->  image token positions  ->  generated text and attention  ->  maps on the photo
+language_model     image_tokens, lattice      generation                        this module
 """
 
 import inspect
@@ -40,14 +40,14 @@ from visattn.results.info import MapInfo
 from visattn.results.kinds import WORD_QUANTITIES
 
 NEUTRAL_PROMPT = "Write a general description of the image."
-_WINDOWS_PER_SIDE = 7  # of an occlusion window, as for classifiers
-_BATCH = 8  # photos with a hidden window that are read at once
-_SAME = 1e-4  # nats by which float32 may be off when several are read at once
+_WINDOWS_PER_SIDE = 7  # occlusion windows along the longer side, as for classifiers
+_BATCH = 8  # occluded photos per forward pass
+_SAME = 1e-4  # tolerance in nats between float32 passes of one and of several photos
 
 
 @dataclass(frozen=True, eq=False)
 class PhotoWords:
-    """The words that a model wrote for a photo, with their attention over its image tokens.
+    """The words that a model generated for a photo, with their attention over its image tokens.
 
     Args:
         process: Preprocessing of the model, with the prompt.
@@ -55,9 +55,9 @@ class PhotoWords:
         image: The photo, upright.
         tokens: Its image tokens.
         text: The generated text.
-        heads: Heads whose mean its rows are; None for all.
+        heads: Heads that its attention is averaged over; None for all.
         words: Words of the text.
-        notes: How the maps were made, if not as usual.
+        notes: Notes on how the maps were computed, such as approximations.
     """
 
     process: PhotoProcessor
@@ -81,18 +81,18 @@ class PhotoWords:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The number of each layer in which words read image tokens, as the model counts."""
+        """The indices, in the text decoder, of the layers in which words attend to image tokens."""
         numbers = (re.findall(r"\.(\d+)\.", f".{site}.")[0] for site in self.text.sites)
         return tuple(map(int, numbers))
 
     @property
     def num_layers(self) -> int:
-        """Number of layers of the text decoder, with those that have no attention weights."""
+        """Number of layers of the text decoder, including those without attention weights."""
         name, _ = re.split(r"\.(?=\d+\.)", self.text.sites[0], maxsplit=1)
         return len(list(self.model.get_submodule(name).children()))
 
     def select(self, layers: Sequence[int] | None) -> list[int]:
-        """Return indices of sites for numbers of layers; negative ones count from the last.
+        """Return the indices of sites for layers of the decoder; negative ones count from the last.
 
         Raises:
             ValueError: If a layer has no attention weights over the photo, or does not exist.
@@ -109,7 +109,7 @@ class PhotoWords:
         return [own.index(number) for number in numbers]
 
     def attention(self, layers: Sequence[int] | None = None) -> Float[Tensor, "t _p"]:
-        """Return the attention of each token over the placed tokens, mean over layers and heads.
+        """Return each token's attention over the placed tokens, averaged over layers and heads.
 
         Raises:
             ValueError: If a layer does not exist.
@@ -118,26 +118,26 @@ class PhotoWords:
         return rows if self.text.mixing is None else rows @ self.text.mixing
 
     def gradient_attention(self, layers: Sequence[int] | None = None) -> Float[Tensor, "t p"]:
-        """Return attention times the gradient of each token's log-probability, the mean as above.
+        """Return attention times the gradient of each token's log-probability, averaged likewise.
 
         Raises:
             ValueError: If words read the image through learned queries, or a layer does not exist.
         """
         if self.tokens.between:
             raise ValueError(
-                f"the words of {type(self.model).__name__} read learned queries instead of image "
-                "tokens, so that gradients of its attention have no place on the photo; use the "
-                "methods attention or occlusion"
+                f"{type(self.model).__name__} reads learned queries instead of image tokens, so "
+                "that gradients of its attention have no position on the photo; use the methods "
+                "attention or occlusion"
             )
         text = read_text(self.model, self.inputs, self.text.tokens, self.tokens, self.heads,
                          kind="gradients")  # fmt: skip
         return text.rows[self.select(layers)].mean(0)
 
     def occlusion(self, window_cells: int | None = None) -> Float[Tensor, "w y x"]:
-        """Return the mean decrease of each word's log-probability over windows that hide a cell.
+        """Return the mean drop of each word's log-probability over all windows that cover a cell.
 
-        The windows are painted on the photo, in its mean color; they slide by half of their side,
-        which is 1/7 of the longer side of the grid by default, and at least 2 cells.
+        Windows are filled with the mean color of the photo. By default their side is 1/7 of the
+        longer side of the grid, at least 2 cells; their stride is half of it.
 
         Source:
             Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2, for the log-probability of each
@@ -152,7 +152,7 @@ class PhotoWords:
         original = self._sums(self.text.log_probs)
         total, counts = torch.zeros(len(original), *grid), torch.zeros(grid)
         gray, size = np.broadcast_to(color, pixels.shape), 1
-        # Raised where photos are packed into one, or counted beside the image tokens of the text.
+        # raised by models that pack photos into one input, or expect image tokens for each photo
         with suppress(RuntimeError, IndexError, ValueError):
             again = self._log_probs([gray, pixels])[1]
             size = _BATCH if torch.allclose(again, self.text.log_probs, atol=_SAME) else 1
@@ -168,7 +168,7 @@ class PhotoWords:
         return (total / counts).relu()
 
     def _log_probs(self, photos: Sequence[np.ndarray]) -> Float[Tensor, "b t"]:
-        """Return the log-probability of each token of the text under other photos, read at once."""
+        """Return the log-probability of each token of the text given other photos, as one batch."""
         inputs = {name: torch.cat([value] * len(photos)) if isinstance(value, Tensor) else value
                   for name, value in self.inputs.items()}  # fmt: skip
         name = pixel_name(inputs)
@@ -191,8 +191,8 @@ class PhotoWords:
         """
         if self.process.text is None:
             raise ValueError(
-                "relative attention is divided by that of a neutral prompt, but "
-                f"{type(self.model).__name__} takes none"
+                "relative=True needs a model with prompts, since attention is divided by that of a "
+                f"neutral prompt, but {type(self.model).__name__} takes none"
             )
         process, one = self.process.with_prompt(NEUTRAL_PROMPT), {"max_new_tokens": 1}
         [first] = words_of_photo(process, self.image, one, {}, self.heads)
@@ -203,16 +203,16 @@ class PhotoWords:
     ) -> Caption:
         """Return the caption with one map per word on the photo.
 
-        The visible mass of each row of attention is kept: a map sums to the share of the row on the
-        photo. These are the gates, whatever the method.
+        Attention maps are not renormalized: a map sums to the share of the word's attention that is
+        on the photo. These shares are the gates of the caption, for any method.
 
         Args:
-            method: What the maps show.
-            layers: Numbers of the layers whose mean is taken, as the model counts.
-            relative: Divide the rows by those of a neutral prompt; they keep their sums.
+            method: Name of the method.
+            layers: Indices of layers of the text decoder to average; None for all.
+            relative: Divide attention by that of a neutral prompt, keeping its sum.
 
         Raises:
-            ValueError: If the model does not allow it, or a layer does not exist.
+            ValueError: If the model does not support it, or a layer does not exist.
         """
         place, spans = self.placement, self.words.spans
         rows = word_means(self.attention(layers), spans)
@@ -226,7 +226,7 @@ class PhotoWords:
             "heads": "mean" if self.heads is None else list(self.heads),
             "relative": relative, "image_shares": shares, "placement": list(self.notes),
         }  # fmt: skip
-        if method == "occlusion":  # it reads no layers and heads
+        if method == "occlusion":  # which does not read layers and heads
             values, more = self.occlusion(), {name: more[name] for name in [*more][2:]}
         elif method == "gradient_attention":
             values = place.rasterize(word_means(self.gradient_attention(layers), spans))
@@ -246,7 +246,7 @@ class PhotoWords:
         )  # fmt: skip
 
     def _describe(self, info: MapInfo) -> str:
-        """Return in one line how maps were made."""
+        """Return a line that says how the maps were computed."""
         parts = [f"{info.method} of {info.model}"]
         layers, heads = (info.more.get(name) for name in ("layers", "heads"))
         if layers is not None:
@@ -270,14 +270,14 @@ def words_of_photo(
     *,
     per_token: bool = False,
 ) -> list[PhotoWords]:
-    """Return what a model writes for a photo: one text, or `num_return_sequences`.
+    """Return the text that a model generates for a photo, or `num_return_sequences` texts.
 
     Args:
         process: Preprocessing of the model, with the prompt.
         photo: The photo.
         options: Options of `generate`, and inputs of the model that its processor does not return.
-        kept: Positions of image tokens of photos before, of the same model and processor.
-        heads: Heads whose mean the rows are; None for all.
+        kept: Cached image tokens of earlier photos, for the same model and processor.
+        heads: Heads to average attention over; None for all.
         per_token: Whether each token is a word.
 
     Raises:
@@ -286,7 +286,7 @@ def words_of_photo(
     model = process.model
     with frozen(model), torch.no_grad():
         inputs = process(Image.fromarray(photo.pixels))
-    # What the model itself takes, and when texts end, holds also for a text that is written again.
+    # Inputs of the model and the end token also apply when the text is read again.
     again = {*inspect.signature(type(model).forward).parameters, "eos_token_id"}
     of_model = {name: value for name, value in options.items() if name in again}
     inputs |= of_model
@@ -318,10 +318,10 @@ def read_words(
     kept: Kept | None = None,
     **options: Any,
 ) -> list[list[PhotoWords]]:
-    """Return the words of photos, as `words_of_photo`; other arguments as below.
+    """Return the words of photos, as `words_of_photo` and `caption_with_transformers` describe.
 
     Raises:
-        ValueError: If a list of prompts has not one for each photo.
+        ValueError: If a list of prompts does not have one for each photo.
     """
     model = as_captioner(model)
     kept = {} if kept is None else kept
@@ -354,54 +354,54 @@ def caption_with_transformers(
 ) -> list[Caption]:
     """Caption photos with a model of transformers, with the attention map of each word.
 
-    The text is generated by `model.generate`, whose attention is recorded meanwhile. Where image
-    tokens lie on the photo is found by probing the model and its processor.
+    The text is generated by `model.generate` and read again with its attention recorded. The
+    positions of image tokens on the photo are measured by probing the model and its processor.
 
     Args:
         model: A model of transformers that generates text from images.
         images: One photo or several, as for `visattn.caption`; None if chat messages hold them.
         processor: Its processor, or a pair of image processor and tokenizer.
         prompt: An instruction for chat models, the beginning of the caption for others; chat
-            messages as for `apply_chat_template`, which hold the photo or say where it stands by
-            `{"type": "image"}`; or a list of either, one per photo. By default that of the model's
-            training, "Describe this image." for chat models.
-        layers: Number of a layer, or numbers of layers whose mean is taken, as the model counts;
-            None for all that have attention weights over the photo.
-        heads: Number of a head, or numbers of heads whose mean is taken; None for all.
-        relative: Divide the row of each word by that of a neutral prompt.
+            messages as for `apply_chat_template`, which contain the photo or a placeholder
+            `{"type": "image"}` for it; or a list of either, one per photo. By default the prompt of
+            the model's training, "Describe this image." for chat models.
+        layers: Index of a layer of the text decoder, or indices to average; None for all with
+            attention weights over the photo.
+        heads: Index of a head, or indices to average; None for all.
+        relative: Divide the attention of each word by that of a neutral prompt.
         per_token: Return a map for each token instead of each word. Scripts without spaces between
             words, such as Chinese and Thai, are always split at tokens.
-        method: What the maps show: `attention`, `gradient_attention` or `occlusion`.
+        method: `attention`, `gradient_attention` or `occlusion`.
         chat_template_kwargs: Options of `apply_chat_template`: `tools`, `enable_thinking`, ...
         generate_kwargs: Options of `generate`: `max_new_tokens`, `num_beams`, `do_sample`, ...
 
     Returns:
-        One caption per photo; with `num_return_sequences` the others are its `alternatives`. Its
-        `gates` are the shares of the words' attention that lie on the photo.
+        One caption per photo; with `num_return_sequences`, the others are its `alternatives`. Its
+        `gates` are the shares of the words' attention that are on the photo.
 
     Raises:
-        TypeError: If the model does not generate text from images, or the processor is none.
+        TypeError: If the model does not generate text from images, or the processor is not one.
         ValueError: If attention cannot be recorded or placed on the photo, or a layer or
             head does not exist.
 
     Source:
-        Attention of multimodal language models: Zhang et al. 2025, arXiv:2502.17422. The
-        probe is ours.
+        Attention of multimodal language models: Zhang et al. 2025, arXiv:2502.17422. The probe
+        has no paper.
     """
     chosen = [(each,) if isinstance(each, int) else each for each in (layers, heads)]
     if method in ("relevance", "gradient_embedding", "gradcam"):
         raise ValueError(
-            f"{method} is for captioners of visattn; models of transformers have the methods "
-            "attention, gradient_attention and occlusion"
+            f"the method {method} is only for captioners of visattn; use attention, "
+            "gradient_attention or occlusion for models of transformers"
         )
     check_method(method, *chosen)
     if relative and method != "attention":
-        raise ValueError(f"relative corrects attention, not the maps of {method}")
+        raise ValueError(f"relative=True needs the method attention, got {method}")
     several = list_prompts(prompt)
     taken = [take_photo(each) for each in (several or [prompt])]
     if held := [photo for _, photo in taken if photo is not None]:
         if images is not None:
-            raise ValueError("the messages hold the photo: leave out images, or the one of both")
+            raise ValueError("the messages contain the photo; omit images, or the one in messages")
         images = held
     texts = [text for text, _ in taken]
     photos = read_words(

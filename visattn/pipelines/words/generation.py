@@ -1,4 +1,4 @@
-"""`model.generate`, and the text once more, with the rows of attention that chose each word.
+"""`model.generate`, and a second pass over the text, with the attention that chose each word.
 
 generate      photo, prompt  ->  text          by any strategy
 read again    photo, prompt  ->  first word    logits, and the last row of attention
@@ -21,8 +21,8 @@ from visattn.recording.attention_call import ALL, AttentionCall
 from visattn.recording.frozen import frozen, without_grad
 from visattn.recording.interception import attention_calls, in_this_run
 
-_AT_ONCE = 32  # words that are read at once, so that their rows of attention need little memory
-_SAME, _ROUNDING = 1e-3, 4.0  # of a logit, and steps of its type: by which reading again may be off
+_AT_ONCE = 32  # words per pass when a text is read again, so that attention needs little memory
+_SAME, _ROUNDING = 1e-3, 4.0  # tolerances when reading again: relative, and in steps of the dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +30,12 @@ class GeneratedText:
     """A generated text.
 
     Args:
-        tokens: Ids of its tokens, with that of the end.
-        log_probs: Log-probability of each, in nats, before any processing; of several photos, a row
-            for each.
-        sites: Attention layers in which words read image tokens, in their order.
-        rows: Attention to the image tokens with which each token was chosen, mean over heads.
-        mixing: If these are learned queries, their attention over the placed tokens: the mean over
+        tokens: Ids of its tokens, including the end token.
+        log_probs: Log-probability of each, in nats, before any logits processor; one row per photo
+            if there are several.
+        sites: Attention layers in which words attend to image tokens, in order.
+        rows: Attention to the image tokens when each token was chosen, averaged over heads.
+        mixing: If these are learned queries, their attention over the placed tokens, averaged over
             layers and heads.
     """
 
@@ -56,13 +56,13 @@ def generate(
 ) -> list[GeneratedText]:
     """Generate text as `model.generate` does, with log-probability and attention of each token.
 
-    After the special ids nothing follows but padding.
+    Only padding may follow one of the special ids.
 
     Raises:
-        ValueError: If the model reads its text in another way than it wrote it, or a head does not
+        ValueError: If the model gives other logits when it reads its text again, or a head does not
             exist.
     """
-    apart = not image.between  # else learned queries are to be heard while they read the photo
+    apart = not image.between  # else the attention of learned queries must be recorded, too
     inputs = encoded(model, inputs) if apart else inputs
     starts: list[int] = []
     peaks: list[Float[Tensor, " n"]] = []
@@ -100,7 +100,7 @@ class _Written:
     Args:
         start: Number of ids of the prompt.
         peaks: The largest logit of each position.
-        cache: Keys and values, of the prompt first, if they can be cut back to it.
+        cache: Keys and values that start with the prompt, if they can be cropped to it.
     """
 
     start: int
@@ -109,9 +109,9 @@ class _Written:
 
 
 def _prompt_cache(output: Any) -> Any:
-    """Return the cache with one key for each id of the text, but the last; None if it is another.
+    """Return the cache if it has one key per id of the text except the last; else None.
 
-    States of hybrid decoders and sliding windows have lost the prompt.
+    States of hybrid decoders and sliding windows no longer contain the prompt.
     """
     cache, count = getattr(output, "past_key_values", None), output.sequences.shape[1] - 1
     plain = [type(each).__name__ == "DynamicLayer" and each.get_seq_length() == count
@@ -129,21 +129,21 @@ def read_text(
     kind: Literal["attention", "gradients", "none"] = "attention",
     written: _Written | None = None,
 ) -> GeneratedText:
-    """Let a model read a known text, as if it generated it.
+    """Run a model on a known text, as if it generated it (teacher forcing).
 
     Args:
         model: The model.
         inputs: Its inputs, for example with other pixels.
         tokens: The text.
         image: Its image tokens.
-        heads: Heads whose mean the rows are; None for all.
-        kind: What the rows are: attention, or the positive part of attention times the gradient of
-            the log-probability of each word.
-        written: How it was generated: it is read from the cache of the prompt, and the largest
-            logits of its words are compared.
+        heads: Heads to average over; None for all.
+        kind: What to return as rows: attention, the positive part of attention times the gradient
+            of each word's log-probability, or nothing.
+        written: How the text was generated: the cache of the prompt is used, and the largest logits
+            are compared.
 
     Raises:
-        ValueError: If they are others, or a head does not exist.
+        ValueError: If these logits differ, or a head does not exist.
 
     Source:
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, for the row of a word.
@@ -153,24 +153,24 @@ def read_text(
     mixing: dict[str, Float[Tensor, "_g _q _k"]] = {}
     nodes: dict[str, Float[Tensor, "_g _h _r _m"]] = {}
     gradients = kind == "gradients"
-    num_tokens = start = end = 0  # of a pass, and the words that it chooses
+    num_tokens = start = end = 0  # tokens of a pass, and the range of words that it chooses
 
     def keep(name: str, given: Float[Tensor, "_g _h _r _m"], own: slice) -> None:
-        """Keep the mean over heads of some rows."""
+        """Keep selected rows, averaged over heads."""
         groups = getattr(model.get_submodule(name.partition("#")[0]), "num_key_value_groups", 1)
-        if num_tokens == 1 and given.shape[2] == groups:  # heads that share keys, of one query
+        if num_tokens == 1 and given.shape[2] == groups:  # heads that share keys, for one query
             given = given.flatten(1, 2).unsqueeze(2)
         each = given[:, :, own].flatten(0, 1).float()  # bmm has heads on the batch axis
         mean = each[select_heads(heads, len(each))].mean(0)
         rows.setdefault(name, []).append(image.of_row(mean, end - 1).cpu())
 
     def on_call(call: AttentionCall) -> Tensor | None:
-        """Take the rows of words, and what learned queries read before them."""
+        """Take the rows of words, and the attention of learned queries before them."""
         if call.name in image.between and call.name not in mixing:
             mixing[call.name] = call.proved_weights()[0].float().mean(1).cpu()
         if call.name not in image.sites:
             return None
-        if gradients:  # the model goes on from weights whose gradient is asked for
+        if gradients:  # the model continues from weights that require a gradient
             own = call.weights()
             nodes[call.name] = own if own.requires_grad else own.detach().requires_grad_()
             return nodes[call.name]
@@ -179,10 +179,10 @@ def read_text(
         return None
 
     def decode(own: Any, input_ids: Int[Tensor, "b n"], **kwargs: Any) -> Tensor:
-        """Read the prompt, then the words: `generate` calls this to write."""
+        """Read the prompt, then the words; `generate` calls this as its decoding loop."""
         nonlocal num_tokens, start, end
         for name in ("logits_processor", "stopping_criteria", "generation_config"):
-            del kwargs[name]  # the rest is of the model
+            del kwargs[name]  # the others are inputs of the model
         output: Any = {}
         cache = written and written.cache
         if written and cache:  # without the last id, whose row of attention chooses the first word
@@ -226,7 +226,7 @@ def read_text(
 
     with ExitStack() as around:
         around.enter_context(frozen(model) if gradients else without_grad(model))
-        if gradients:  # caches of states, as of hybrid decoders, are written in place
+        if gradients:  # hybrid decoders modify the states in their caches in place
             around.enter_context(torch.autograd.graph.allow_mutation_on_saved_tensors())
         if kind != "none":
             around.enter_context(attention_calls(model, on_call))
@@ -234,7 +234,7 @@ def read_text(
         run_generate(model, inputs, options)
     every = [torch.cat(own) for own in rows.values()]
     mixed = None
-    if mixing:  # of several images, each query reads its own keys
+    if mixing:  # with several images, each query reads only the keys of its own
         own = [torch.block_diag(*mixing[name]) for name in image.between]
         mixed = torch.stack(own).mean(0)[:, image.placement.columns]
     each = torch.stack(every) if every else torch.zeros(0, len(tokens), len(image.columns))
@@ -244,12 +244,12 @@ def read_text(
 def _check_peaks(
     model: nn.Module, own: Float[Tensor, " n"], heard: Float[Tensor, " m"], dtype: torch.dtype
 ) -> None:
-    """Refuse words whose largest logits are none of those while they were generated."""
+    """Check that the largest logit of each word also occurred during generation."""
     limit = max(_SAME, _ROUNDING * torch.finfo(dtype).eps) * own.abs().clamp(min=1)
     if not bool(((own[:, None] - heard).abs().amin(1) <= limit).all()):
         raise ValueError(
-            f"{type(model).__name__} gives other logits when it reads its text again than while it "
-            "was generated, so that its words have no maps; please report this model"
+            f"the logits of {type(model).__name__} must be the same when it reads its text again, "
+            "or its maps would be wrong, but they differ; please report this model"
         )
 
 
@@ -257,7 +257,7 @@ def select_heads(heads: Sequence[int] | None, count: int) -> list[int]:
     """Return indices of heads, all by default; negative ones count from the end.
 
     Raises:
-        ValueError: If one does not exist, or none is given.
+        ValueError: If a head does not exist, or none is selected.
     """
     chosen = range(count) if heads is None else heads
     if not len(chosen) or not all(-count <= head < count for head in chosen):
@@ -266,7 +266,7 @@ def select_heads(heads: Sequence[int] | None, count: int) -> list[int]:
 
 
 def _length(tokens: list[int], special_ids: frozenset[int]) -> int:
-    """Return the number of tokens up to the first of the special tokens at the end."""
+    """Return the number of tokens up to and including the first of the trailing special tokens."""
     count = len(tokens)
     while count > 1 and tokens[count - 1] in special_ids and tokens[count - 2] in special_ids:
         count -= 1

@@ -1,17 +1,17 @@
 """Image tokens among the keys of a language model, and their positions on a photo.
 
-Two probes, of the processor and of the model, follow the pixels of a photo:
+Two probes, of the processor and of the model, trace the pixels of a photo:
 
     photo --processor--> pixel values --vision tower--> rows that words read
 
-1. Photos that grow brighter downwards and to the right show which part of the photo each pixel
-   value is: its level, from 0 to 1, is its position y or x.
+1. Photos that get brighter downwards, or to the right, show where on the photo each pixel value
+   comes from: its level, from 0 to 1, is its position y or x.
 2. Noise n on the pixel values changes each row by d, and n * y and n * x by d_y and d_x. The mean
-   position of the pixels of a row is <d_y, d> / |d|^2 and <d_x, d> / |d|^2. Meanwhile attention
-   is the identity, so that each token keeps its own pixels.
+   position of the pixels of a row is <d_y, d> / |d|^2 and <d_x, d> / |d|^2. Attention is replaced
+   by the identity, so that each token keeps its own pixels.
 
-Rows are those of `inputs_embeds`; where words read the photo by cross-attention, the values that it
-reads; where they read learned queries, the values that these read.
+Rows are those of `inputs_embeds`; if words read the photo by cross-attention, its values; if they
+read learned queries, the values that these read.
 """
 
 import re
@@ -43,22 +43,22 @@ from visattn.recording.interception import attention_calls, in_this_run
 
 _INPUTS = "inputs_embeds"
 _KEYS = "keys"  # of the last self-attention of the text decoder
-_AMPLITUDE = 1e-3  # of noise: small, so that rows change linearly, but more than rounding
+_AMPLITUDE = 1e-3  # of noise: small, so that rows change linearly, but above rounding error
 _LEAST_RUNS, _MOST_RUNS = 4, 48
-_FEW = 1024  # tokens; the fewer they are, the more noise may be needed to place each
+_FEW = 1024  # tokens; the fewer there are, the more runs may be needed to place each
 _ESTIMATES = "positions of image tokens are estimates: they may be off by up to a token"
-_STILL = 1e-4  # of a token: noise ends if twice as much gives the same patches
-_SILENT = 1e-7  # of the largest squared change
-_STEP = 1e-9  # of the photo, squared: the least variance of the pixels of a token
-_EQUAL = 1e-12  # of the same; rows of text do not change at all
+_STILL = 1e-4  # tokens; runs end if twice as many move positions by less
+_SILENT = 1e-7  # relative to the largest squared change
+_STEP = 1e-9  # squared sides of the photo: the smallest variance of the pixels of a token
+_EQUAL = 1e-12  # relative to the largest squared change; rows of text do not change at all
 _CLEAR, _MOVED = 1e-3, 1e-6  # of the same; rounding of keys is below
-_PADDED = 1e-4  # of the squared change by the photo: the least by padding that a token sees
-_SEVERAL = 0.1  # of the number of its slice: so far off is a token that reads several
-_EVERYWHERE = 0.7  # of the photo
+_PADDED = 1e-4  # relative to the squared change by the photo: less means no padding in a token
+_SEVERAL = 0.1  # deviation from the index of a slice above which a token reads several slices
+_EVERYWHERE = 0.7  # sides of the photo
 _SHOWN = 0.5  # a pixel value shows the photo if this share of it does; the rest is padding
-_BORDER = 0.01  # of the photo: a tile that begins or ends so close to its border does so there
-_SMALLEST = 0.6  # pixels of the photo; smaller tokens cannot be told apart
-_MEDIAN, _MEAN = 3.0, 9.0  # gray levels by which half photo, half pattern may be off
+_BORDER = 0.01  # sides of the photo: edges of tiles closer to its border are moved there
+_SMALLEST = 0.6  # pixels of the photo; smaller tokens cannot be distinguished
+_MEDIAN, _MEAN = 3.0, 9.0  # gray levels by which a mix of photo and pattern may deviate
 _TEXTURE = 64  # gray levels of noise in test photos, for processors that look for content
 
 
@@ -67,13 +67,13 @@ class ImageTokens:
     """Image tokens of a model for photos of one size.
 
     Args:
-        placement: Their positions; of those that learned queries read if there are any.
+        placement: Their positions, or those of the tokens that learned queries read.
         sites: Attention layers in which words read them.
-        columns: Keys that words read, if these are learned queries.
-        between: Attention layers in which the queries read the placed tokens.
-        length: Keys of the prompt, image tokens among them, behind which those of words stand; None
-            where image tokens are keys alone, or stand behind the words.
-        num_keys: Keys of the prompt and, where they are others, of the photo.
+        columns: Keys that words read: image tokens or learned queries.
+        between: Attention layers in which learned queries read the placed tokens.
+        length: Number of keys of the prompt, including image tokens, before those of words; None if
+            image tokens are the only keys, or follow the words.
+        num_keys: Number of keys of the prompt and, if separate, of the photo.
         notes: How the tokens were placed, if not by their own pixels.
     """
 
@@ -86,11 +86,11 @@ class ImageTokens:
     notes: tuple[str, ...] = ()
 
     def of_row(self, row: Float[Tensor, "*h m"], words: int) -> Float[Tensor, "*h l"]:
-        """Return what the row of a layer gives the image tokens.
+        """Return the part of a row of attention that is on the image tokens.
 
         Args:
-            row: Its attention over all keys.
-            words: Number of words among the keys. A sliding window holds the last keys only.
+            row: Attention over all keys.
+            words: Number of words among the keys. A sliding window has only the last keys.
         """
         count = row.shape[-1]
         shift = (
@@ -101,7 +101,7 @@ class ImageTokens:
 
 
 Kept = dict[Any, tuple[ImageTokens, "_Pixels"]]
-"""Image tokens by what decides on them: size and inputs of a photo, for one model."""
+"""Cached image tokens of one model, by all that they depend on: size and inputs of a photo."""
 
 
 def find_image_tokens(
@@ -113,7 +113,7 @@ def find_image_tokens(
         process: Preprocessing of the model, with the prompt.
         photo: The photo.
         inputs: Its inputs.
-        kept: Tokens of earlier photos.
+        kept: Cached tokens of earlier photos.
 
     Raises:
         ValueError: If words read no image tokens, or the tokens cannot be placed.
@@ -133,7 +133,7 @@ def find_image_tokens(
 
 
 class _Pixels:
-    """Where the pixel values of a photo of one size lie on it.
+    """Positions on the photo of the pixel values that a processor returns, for one size.
 
     Args:
         process: Preprocessing of the model.
@@ -148,7 +148,7 @@ class _Pixels:
         self.process, self.name, self.size, self.shape = process, name, size, shape
         y, x = ((np.arange(side) + 0.5) / side for side in size)
         y = y[:, None]
-        # Some noise in all test photos, so that processors which crop plain margins crop none.
+        # noise in all test photos, so that processors that crop plain margins crop nothing
         texture = np.random.default_rng(0).uniform(32, 32 + _TEXTURE, size)
         dark, bright = (self._read(texture + level) for level in (0 * y, 0 * y + 128))
         span = bright - dark
@@ -161,10 +161,10 @@ class _Pixels:
             near, far = float(seen.min()) - 0.02, float(seen.max()) + 0.02
             if far - near > 0.5 * (high - low):
                 return places * self.shown
-            return position(axis, near, far)  # of a crop, whose ramp has a few gray levels only
+            return position(axis, near, far)  # a crop, in which the ramp has only few gray levels
 
         def steps(side: int) -> tuple[float, float]:
-            """Return from where to where a ramp of a small photo has whole gray levels a pixel."""
+            """Return the ends of a ramp with a whole number of gray levels per pixel."""
             return (0.5 / side, 0.5 / side + 128 / side / (128 // side)) if side <= 128 else (0, 1)
 
         found = [position(axis, *steps(side)) for axis, side in zip((y, x), size, strict=True)]
@@ -174,7 +174,7 @@ class _Pixels:
         self._level = float(span.abs().max()) / 128
 
     def _read(self, gray: np.ndarray) -> Tensor:
-        """Return the pixel values of a photo, not normalized."""
+        """Return the unnormalized pixel values of a photo."""
         photo = np.broadcast_to(np.rint(gray), self.size) if gray.ndim < 3 else gray
         rgb = photo[..., None].repeat(3, 2) if photo.ndim < 3 else photo
         values = self.process.unnormalized(Image.fromarray(rgb.astype(np.uint8)))[self.name]
@@ -187,9 +187,9 @@ class _Pixels:
         return values.float().cpu()
 
     def check(self, photo: LoadedImage) -> None:
-        """Refuse a photo whose pixels lie elsewhere than those of the test photos.
+        """Check that the pixels of a photo are at the same positions as those of the test photos.
 
-        A processor that treats every pixel by its position alone is linear: the mean of photo and
+        A processor whose resampling does not depend on the content is linear: the mean of photo and
         pattern must give the mean of both results.
 
         Raises:
@@ -200,14 +200,13 @@ class _Pixels:
         error = (self._read(mixed) - mean)[self.shown].abs() / self._level
         if float(error.median()) > _MEDIAN or float(error.mean()) > _MEAN:
             raise ValueError(
-                "the processor positions photos by their content, for example because it crops "
-                "margins, so the pixels of this photo are not where those of the test photos of "
-                "its size are; turn that off in the image processor (do_crop_margin=False "
-                "in Nougat), or crop the photo yourself"
+                "the processor must place pixels by their position only, but it crops or places "
+                "this photo by its content, such as its margins; turn that off in the image "
+                "processor (do_crop_margin=False in Nougat), or crop the photo yourself"
             )
 
     def slices(self) -> tuple[Int[Tensor, " *shape"], Float[Tensor, "2 s 2 2"]]:
-        """Return the tile of each pixel value, what each tile shows, and where its padding ends."""
+        """Return the tile of each pixel value, and edges of each tile without and with padding."""
         lead = self.shape[: -3 if len(self.shape) > 3 else -2]
         count = lead.numel()
         numbers = torch.arange(count).view(*lead, *[1] * (len(self.shape) - len(lead)))
@@ -215,11 +214,11 @@ class _Pixels:
         for number in range(count):
             own = self.shown.reshape(count, -1)[number]
             seen = self.places.reshape(2, count, -1)[:, number, own]
-            if seen.numel():  # it shows an even rectangle, whose sides its variance tells
+            if seen.numel():  # it shows a uniform rectangle, whose sides follow from its variance
                 half = 3**0.5 * seen.std(1, correction=0)
                 edges[number] = torch.stack([seen.mean(1) - half, seen.mean(1) + half])
         edges = torch.where(edges < _BORDER, 0.0, torch.where(edges > 1 - _BORDER, 1.0, edges))
-        patches = self.shown.reshape(count, -1, self.shape[-1])  # whole ones, or padding
+        patches = self.shown.reshape(count, -1, self.shape[-1])  # either whole or padding
         frames = edges * (patches.all(2) == patches.any(2)).all(1)[:, None, None]
         if len(self.shape) > 3:
             shown = self.shown.reshape(count, *self.shape[-3:])
@@ -235,13 +234,13 @@ class _Pixels:
 
 
 class _Found(Exception):  # noqa: N818 (it ends a run)
-    """The run has what it was made for."""
+    """Raised to end a run that has read what is needed."""
 
 
 class _Shortcut(TorchFunctionMode):
-    """Blocks whose attention is the identity hand on their tokens: their linear layers give zeros.
+    """Lets linear layers return zeros in blocks whose attention is replaced by the identity.
 
-    Most of a run is in these layers, and a token shows the same pixels without them.
+    Most time of a run is spent in these layers, and a token shows the same pixels without them.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -252,7 +251,7 @@ class _Shortcut(TorchFunctionMode):
         self._called: set[int] = set()
 
     def take(self, site: str, *, whole: bool) -> None:
-        """Cut short the block around an attention layer: `whole`, or behind its attention."""
+        """Skip the linear layers around an attention layer: all, or those after its attention."""
         name = _block(site)
         if name and name not in self.blocks:
             parts, own = (list(self.model.get_submodule(each).modules()) for each in (name, site))
@@ -262,7 +261,7 @@ class _Shortcut(TorchFunctionMode):
             self.blocks[name] = set() if mixing else weights - (self._called - within)
 
     def leave(self, site: str) -> None:
-        """Leave a block as it is, since tokens read others there."""
+        """Leave a block unchanged, since tokens read others there."""
         name = _block(site)
         self.undone |= bool(self.blocks.get(name))
         self.blocks[name] = set()
@@ -286,7 +285,7 @@ def _block(site: str) -> str:
 
 
 class _Rows:
-    """What the words of a model read of pixel values, without attention on the way.
+    """Reads the rows that words attend to, as functions of the pixel values, without attention.
 
     Args:
         model: The model.
@@ -306,8 +305,8 @@ class _Rows:
 
         Args:
             pixels: The pixel values.
-            until: Rows with which the run ends.
-            layers: Whether the values of each layer of the decoder are kept, besides the last keys.
+            until: Name of the rows after which the run ends.
+            layers: Whether to keep the values of each layer of the decoder, not only the last keys.
         """
         rows: dict[str, Tensor] = {}
 
@@ -324,7 +323,7 @@ class _Rows:
         def on_call(call: AttentionCall) -> Tensor | None:
             if call.unsupported:
                 return None
-            call.heads_mixed = False  # tokens keep their content also where heads are mixed
+            call.heads_mixed = False  # tokens keep their content even if heads are mixed
             _, _, num_queries, num_keys = self.shapes[call.name] = call.shape
             values = call.inputs[2]
             if values.shape[1] == 1:  # bmm has the heads on the batch axis
@@ -332,14 +331,14 @@ class _Rows:
             if self.in_decoder(call.name) or num_queries != num_keys:
                 read = values.transpose(1, 2).flatten(2).flatten(0, 1)
                 if _INPUTS in rows and self.in_decoder(call.name) and num_queries == num_keys:
-                    rows[_KEYS] = read  # layers before may have moved them
+                    rows[_KEYS] = read  # earlier layers may have moved them
                 if layers or not self.in_decoder(call.name):
                     keep(call.name, read)
             if num_queries == num_keys:
                 self.shortcut.take(call.site, whole=not self.in_decoder(call.site))
                 return IDENTITY
             self.shortcut.leave(call.site)
-            # words keep their content, too
+            # words must keep their content, too
             return values.new_zeros(num_queries, num_keys) if self.in_decoder(call.name) else None
 
         name = pixel_name(self.inputs)
@@ -359,12 +358,12 @@ class _Rows:
         return self.read(pixels, until, layers=layers) if again else rows
 
     def in_decoder(self, site: str) -> bool:
-        """Whether an attention layer is one of the text decoder."""
+        """Whether an attention layer belongs to the text decoder."""
         return site.startswith(self.decoder_name)
 
 
 def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTokens:
-    """Return the image tokens that words read, or that learned queries before them read."""
+    """Return the image tokens that words read directly or through learned queries."""
     rows = _Rows(model, given)
     original = given[pixels.name]
     random = torch.Generator().manual_seed(0)
@@ -379,7 +378,7 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
     sites = tuple(filter(rows.in_decoder, rows.shapes))
     if len(changed):
         _check_keys(model, before, after)
-    else:  # words read the photo by cross-attention, or the decoder joins both
+    else:  # words read the photo by cross-attention, or the decoder concatenates both
         before, after = rows.read(base), rows.read(base + first)
         *_, last = (shape for name, shape in rows.shapes.items() if rows.in_decoder(name))
         reading = {name: _changed(before, after, name) for name, shape in rows.shapes.items()
@@ -400,37 +399,37 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
                 for name in (site, *between[:1])}  # fmt: skip
 
     def read(change: Tensor) -> dict[str, Tensor]:
-        """Return by how much rows change with the pixels."""
+        """Return the change of the rows for a change of the pixels."""
         after = rows.read(base + change, site)
         return {name: (after[name] - before[name]).double() for name in measured}
 
     plain = {name: (after[name] - before[name]).double() for name in measured}
     by_part = read(first * (part + 1.0) / len(edges)) if len(edges) > 1 else plain
-    # upwards, as Pix2Struct has numbers of rows and columns beside the pixels, and rounds them down
+    # positive, since Pix2Struct rounds down the row and column numbers next to its pixels
     hidden = _AMPLITUDE * noise().abs() * ~pixels.shown
     padding = read(hidden) if bool(hidden.any()) else None
 
     def placed(name: str) -> tuple[Placement, bool] | None:
-        """Return the placement, and whether it is certain."""
+        """Return the placement of rows, and whether it is certain."""
         energy, y, x, yy, xx = measured[name]
         own = (energy > _SILENT * energy.max()).nonzero()[:, 0]
         d, d_part = (each[name][own.to(each[name].device)].cpu() for each in (plain, by_part))
         mean = torch.stack([y, x], 1)[own] / energy[own, None]
         variance = torch.stack([yy, xx], 1)[own] / energy[own, None] - mean**2
         if bool((variance < _STEP).all(1).any()):
-            return None  # discrete codes, which change by steps or not at all
-        extent = (12 * variance.clamp(min=1e-12)).sqrt()  # of an even box
+            return None  # discrete codes, which change in steps or not at all
+        extent = (12 * variance.clamp(min=1e-12)).sqrt()  # sides of a uniform box
         number = (d_part * d).sum(1) / (d * d).sum(1) * len(edges) - 1
         parts = number.round().long().clamp(0, len(edges) - 1)
         whole = torch.ones_like(parts, dtype=torch.bool)
         if padding is not None:
             whole = padding[name].square().sum(1).cpu()[own] <= _PADDED * d.square().sum(1)
-        # the photo is all slices if each patch is one, or tokens read several
+        # all slices are one tile if each patch is a slice, or if tokens read several
         one = len(own) < 2 * len(parts.unique()) or bool(((number - parts).abs() > _SEVERAL).any())
         limits = torch.stack([edges[:, 0].amin(0), edges[:, 1].amax(0)])[None] if one else edges
         ends = limits if one else frames
         if name == site and between and float(extent.median()) > _EVERYWHERE:
-            return None  # learned queries read all of the photo
+            return None  # learned queries read the whole photo
         parts = torch.zeros_like(parts) if one else parts
         height, width = pixels.shape[-2:] if len(pixels.shape) > 3 and not one else (0, 0)
         centers = Centers(mean, extent, whole, parts, limits, ends, (height, width))
@@ -451,7 +450,7 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
         if count.bit_count() > 1 and count < most:
             continue  # the noise has not doubled
         last, placement = placement, None
-        for name in measured:  # if not the tokens that words read, then those that these read
+        for name in measured:  # the tokens that words read, else those that learned queries read
             if (found := placed(name)) is not None:
                 placement, certain = found
                 break
@@ -466,7 +465,7 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
     _check_large_enough(placement, pixels.size)
     _, _, num_queries, num_keys = rows.shapes.get(site, (0, 0, 0, 0))
     length = None
-    if site == _INPUTS or num_queries == num_keys:  # in GIT words stand behind the photo
+    if site == _INPUTS or num_queries == num_keys:  # in GIT words follow the photo
         length = len(before[site])
     if name == site:
         return ImageTokens(placement, sites, placement.columns, (), length, num_keys, notes)
@@ -480,7 +479,7 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
 def _changed(
     before: dict[str, Tensor], after: dict[str, Tensor], name: str, least: float = _EQUAL
 ) -> Int[Tensor, " i"]:
-    """Return the rows that changed by more than this share of the largest squared change."""
+    """Return the rows whose squared change is above a fraction of the largest."""
     if name not in before:
         return torch.empty(0, dtype=torch.long)
     energy = (after[name] - before[name]).double().square().sum(1).cpu()
@@ -488,9 +487,9 @@ def _changed(
 
 
 def _check_keys(model: nn.Module, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
-    """Refuse a decoder whose keys, up to its last layer, are not the rows that it is given.
+    """Check that the keys of a decoder, up to its last layer, correspond to its input rows.
 
-    Hybrid decoders carry the photo on to later keys between their attention layers.
+    Hybrid decoders move content of the photo to later keys between their attention layers.
     """
     if _KEYS not in before:
         return
@@ -499,20 +498,20 @@ def _check_keys(model: nn.Module, before: dict[str, Tensor], after: dict[str, Te
     kept = torch.isin(clear, keys).all() and torch.isin(keys[:1], given).all()
     if len(before[_KEYS]) != len(before[_INPUTS]) or not kept:
         raise ValueError(
-            f"the decoder of {type(model).__name__} reads image tokens at other keys than it is "
-            "given: their positions are not known; such models are not supported"
+            f"the decoder of {type(model).__name__} moves image tokens to other keys, which makes "
+            "their positions unknown; such models are not supported"
         )
 
 
 def _no_image_tokens(model: nn.Module) -> str:
     return (
-        f"the words of {type(model).__name__} read no token with a position on the photo: it mixes "
-        "the image before, or turns it into discrete codes; such models are not supported"
+        f"the words of {type(model).__name__} attend to no token with a position on the photo: it "
+        "mixes image tokens first, or uses discrete codes; such models are not supported"
     )
 
 
 def _check_large_enough(placement: Placement, size: tuple[int, int]) -> None:
-    """Refuse a photo with fewer pixels than tokens."""
+    """Check that a photo does not have fewer pixels than tokens."""
     (width, _, _), (_, height, _), _ = placement.geometry.matrix
     smallest = min(width, height)
     if smallest < _SMALLEST:

@@ -26,10 +26,10 @@ DEFAULT_PROMPTS = {
     "kosmos-2.5": "<ocr>",
     "fuyu": "Generate a coco-style caption.\n",
 }
-"""Prompts of models that were trained with a fixed one for captions."""
+"""Prompts of models that were trained with a fixed caption prompt."""
 _CHAT_PROMPT = "Describe this image."
 _INSERT_IMAGE_TOKENS = ("paligemma", "florence2", "kosmos-2", "blip-2", "instructblip", "fuyu")
-"""Models whose processors write the image tokens themselves."""
+"""Models whose processors insert the image tokens themselves."""
 
 Messages = Sequence[Mapping[str, Any]]
 _Photo = Image.Image | Tensor
@@ -42,15 +42,15 @@ class PhotoProcessor:
     Args:
         model: A model that generates text from images.
         processor: A processor of transformers, or an image processor and a tokenizer.
-        prompt: Text before the generated words: an instruction of a chat model, the beginning of
-            the caption for others, or chat messages as for `apply_chat_template`. By default that
-            of the model's training, "Describe this image." for chat models, none for others.
+        prompt: Text before the generated words: an instruction for chat models, the beginning of
+            the caption for others, or chat messages as for `apply_chat_template`. By default the
+            one of the model's training, "Describe this image." for chat models, none for others.
         template: Options of `apply_chat_template`, such as `tools` or `enable_thinking`.
 
     Raises:
         TypeError: If the processor has no image processor or no tokenizer, or the prompt is neither
             text nor messages.
-        ValueError: If the prompt has no photo or several, or messages do not fit the processor.
+        ValueError: If the prompt has no photo or several, or the processor cannot render messages.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class PhotoProcessor:
             kwargs: dict[str, Any] = {"text": [self.text], "return_tensors": "pt"}
             if images_kwargs:
                 kwargs["images_kwargs"] = images_kwargs
-            # as `apply_chat_template` of transformers: its text has the begin token already
+            # text from `apply_chat_template` already has the begin token
             begin = getattr(self.tokenizer, "bos_token", None)
             if begin and self.text.startswith(begin):
                 kwargs["add_special_tokens"] = False
@@ -107,49 +107,49 @@ class PhotoProcessor:
         return {name: self._to_model(value) for name, value in inputs.items()}
 
     def with_prompt(self, prompt: str) -> "PhotoProcessor":
-        """Return the same preprocessing with another prompt."""
+        """Return a copy with another prompt."""
         return PhotoProcessor(self.model, self.processor, prompt, self.template)
 
     def unnormalized(self, image: Image.Image) -> dict[str, Any]:
-        """Return the inputs of a prompt whose pixels are not normalized."""
+        """Return the inputs for a photo, with unnormalized pixels."""
         try:
             return self(image, do_normalize=False)
-        except NotImplementedError:  # a step that integers do not have
+        except NotImplementedError:  # an operation that integers do not support
             pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
             return self(pixels, do_normalize=False)
 
     @property
     def _is_continued(self) -> bool:
-        """Whether the prompt is the beginning of the decoder's text, as encoders read photos only.
+        """Whether the prompt is the start of the decoder's text, as encoders read only photos.
 
-        Processors of such models return it as labels for training, if at all.
+        Processors of such models return it as training labels, if at all.
         """
         parameters = inspect.signature(type(self.model).forward).parameters
         return "decoder_input_ids" in parameters and "input_ids" not in parameters
 
     def _pixels(self, photo: _Photo, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the inputs of models that read the photo alone, or continue a text."""
+        """Return the inputs of models that read only the photo, or continue a text."""
         name = type(self.image_processor).__name__
-        if getattr(self.image_processor, "is_vqa", False):  # it writes the question above the photo
+        if getattr(self.image_processor, "is_vqa", False):  # it draws the question above the photo
             if self.text is None:
                 raise ValueError(
-                    f"{name} with is_vqa=True writes a question above the photo: pass it as prompt"
+                    f"{name} with is_vqa=True draws a question above the photo; pass it as prompt"
                 )
             try:
                 header = [self.text]
                 return dict(self.image_processor(images=[photo], header_text=header, **options))
             except FileNotFoundError as error:
                 raise ValueError(
-                    f"{name} writes the question above the photo with a font of the Hub, which "
-                    "could not be fetched: run once with a connection"
+                    f"{name} draws the question above the photo with a font of the Hub, which "
+                    "could not be downloaded; run once with a network connection"
                 ) from error
         inputs = dict(self.image_processor(images=[photo], **options))
         if self.text is None:
             return inputs
         if not self._is_continued:
             raise ValueError(
-                f"the prompt of {type(self.model).__name__} needs its own processor: pass that "
-                "instead of an image processor and a tokenizer"
+                f"the prompt of {type(self.model).__name__} needs the processor of the model; pass "
+                "it instead of an image processor and a tokenizer"
             )
         ids = self.tokenizer(self.text, add_special_tokens=False).input_ids
         return {**inputs, "decoder_input_ids": torch.tensor([ids])}
@@ -161,7 +161,7 @@ class PhotoProcessor:
         return value.to(_input_device(self.model), dtype if value.is_floating_point() else None)
 
     def _text(self, prompt: str | Messages | None) -> str | None:
-        """Return the complete prompt; None for models that take none."""
+        """Return the complete prompt; None for models without one."""
         model_type = str(getattr(getattr(self.model, "config", None), "model_type", ""))
         has_template = getattr(self.joint, "chat_template", None) is not None
         if is_chat(prompt):
@@ -177,7 +177,7 @@ class PhotoProcessor:
         markers = [token] if token else []
         if has_template and prompt is not None:
             markers.append(self._image_marker())
-        # A prompt that says where the photo stands is complete.
+        # a prompt with a placeholder for the photo is complete
         for marker in filter(None, markers):
             if prompt is not None and marker in prompt:
                 _check_count(prompt.count(marker), f"times {marker}")
@@ -190,13 +190,13 @@ class PhotoProcessor:
         return prompt
 
     def _placeholder(self) -> str:
-        """Return the token that stands for a photo in a prompt; "" if none does."""
+        """Return the placeholder token of a photo in a prompt; "" if there is none."""
         names = ("image_placeholder_token", "image_token")
         token = next(filter(None, (getattr(self.joint, name, None) for name in names)), "")
         return str(getattr(token, "content", token))
 
     def _rendered(self, messages: Messages) -> str:
-        """Return chat messages as text.
+        """Render chat messages as text.
 
         Raises:
             ValueError: If they have no photo or several, or there is no chat template.
@@ -207,39 +207,39 @@ class PhotoProcessor:
             for part in (message["content"] if isinstance(message["content"], list) else [])
         ]
         if any(part.get("type") == "video" for part in parts):
-            raise ValueError("the messages show a video, but a prompt has one photo")
+            raise ValueError("the messages must contain one photo, but they contain a video")
         photos = [part for part in parts if part.get("type") in _PHOTO_PARTS]
         if not photos:
             raise ValueError(
-                "the messages must say where the photo goes: add {'type': 'image'} to the "
-                "content of one of them"
+                "the messages must contain the photo or a placeholder for it; add "
+                "{'type': 'image'} to the content of one of them"
             )
         _check_count(len(photos), "photos in the messages")
         if getattr(self.joint, "chat_template", None) is None:
             raise ValueError(
-                f"chat messages need a processor with a chat template, which "
-                f"{type(self.joint or self.image_processor).__name__} has not: pass text as prompt"
+                f"chat messages need a processor with a chat template, but "
+                f"{type(self.joint or self.image_processor).__name__} has none; pass text as prompt"
             )
         answered = messages[-1]["role"] == "assistant"  # the model continues its answer
         options = {"continue_final_message" if answered else "add_generation_prompt": True}
         return self.joint.apply_chat_template(messages, **options, **self.template)
 
     def _image_marker(self) -> str:
-        """Return what the chat template writes for a photo, which a rendered prompt has."""
-        # The rendered texts differ by the marker alone, which stands before the text:
+        """Return the text that the chat template inserts for a photo; "" if unknown."""
+        # The rendered texts differ only by the marker before the text:
         #
         #     user: \0 bot:
         #     user: <image>\0 bot:
         #
-        # The marker begins where they first differ. No marker begins with \0; with the text "<b"
-        # they would differ one letter later, and "image><" would be cut out.
+        # The marker starts where they first differ. The text is \0, with which no marker starts:
+        # with "<b", they would differ one letter later, and "image><" would be cut out.
         text = {"type": "text", "text": "\0"}
         try:
             without, with_photo = (
                 self.joint.apply_chat_template([{"role": "user", "content": content}])
                 for content in ([text], [{"type": "image"}, text])
             )
-        except Exception:  # noqa: BLE001 (of the template, which wants other messages)
+        except Exception:  # noqa: BLE001 (from a template that expects other messages)
             return ""
         same = len(commonprefix([without, with_photo]))  # noqa: RUF071
         return with_photo[same : same + len(with_photo) - len(without)].strip()
@@ -250,37 +250,36 @@ def as_captioner(model: Any) -> nn.Module:
 
     Raises:
         TypeError: If it does not.
-        ValueError: If its adapters are virtual tokens, which the model itself does not have, or its
-            attention is hidden in a kernel.
+        ValueError: If its adapters are virtual tokens, which the model inside does not have, or its
+            attention kernel hides the weights.
     """
     if callable(getattr(model, "get_base_model", None)):  # peft
         if any(config.is_prompt_learning for config in model.peft_config.values()):
             raise ValueError(
-                f"{type(model).__name__} has virtual tokens of prompt, prefix or p-tuning, which "
-                "the model inside does not have: words have maps with LoRA and other "
-                "adapters of weights"
+                f"{type(model).__name__} uses virtual tokens (prompt, prefix or p-tuning), which "
+                "are not supported; use LoRA or other adapters of weights"
             )
-        model = model.get_base_model()  # it has the adapters
+        model = model.get_base_model()  # includes the adapters
     name = type(model).__name__
     if not callable(getattr(model, "generate", None)):
         raise TypeError(
-            f"the model must generate text as those of transformers do, but {name} has no generate"
+            f"the model must have a method generate, as those of transformers do; {name} has none"
         )
     if name.endswith("ForQuestionAnswering"):
-        raise TypeError(f"{name} answers questions: use visattn.ask")
+        raise TypeError(f"{name} answers questions instead of captioning; use visattn.ask")
     parameters = inspect.signature(type(model).forward).parameters
     if not any(pixels in parameters for pixels in PIXEL_NAMES):
         thinker = hasattr(model, "thinker")
         raise TypeError(
             f"the model must take images ({', '.join(PIXEL_NAMES)}); {name} takes "
-            f"{', '.join(list(parameters)[1:4])}: "
-            + ("pass model.thinker, which does" if thinker else "is it a text-only model?")
+            f"{', '.join(list(parameters)[1:4])}; "
+            + ("pass model.thinker, which does" if thinker else "it may be a text-only model")
         )
     for kernel in fused_kernels(model).values():
         raise ValueError(
             f"the attention of {name} must run as 'sdpa' or 'eager' to be recorded, got "
-            f"{kernel!r}, which hides its weights: call model.set_attn_implementation('sdpa')"
-            "; 'eager' if it has soft caps"
+            f"{kernel!r}, which hides its weights; call model.set_attn_implementation('sdpa'), or "
+            "'eager' if it uses soft-capping"
         )
     return model
 
@@ -300,7 +299,7 @@ def is_chat(prompt: Any) -> TypeGuard[Messages]:
 
 
 def take_photo(prompt: Any) -> tuple[Any, Any]:
-    """Return chat messages without the photo that they hold, and the photo; None if they hold none.
+    """Return chat messages without the photo that they contain, and the photo or None.
 
     Example:
         >>> said = [{"role": "user", "content": [{"type": "image", "image": "a.jpg"}]}]
@@ -341,13 +340,13 @@ def list_prompts(prompt: Any) -> list[Any] | None:
 
 
 def _check_count(count: int, what: str) -> None:
-    """Refuse a prompt that shows several photos."""
+    """Check that a prompt has one photo."""
     if count != 1:
-        raise ValueError(f"the prompt must have one place for its photo, got {count} {what}")
+        raise ValueError(f"the prompt must have exactly one photo, got {count} {what}")
 
 
 def weight_dtype(model: nn.Module) -> torch.dtype:
-    """Return the type of the first floating-point weights; quantized ones are integers.
+    """Return the dtype of the first floating-point weights; quantized ones are integers.
 
     Example:
         >>> weight_dtype(nn.Linear(1, 1, dtype=torch.bfloat16))
@@ -358,7 +357,7 @@ def weight_dtype(model: nn.Module) -> torch.dtype:
 
 
 def _input_device(model: nn.Module) -> torch.device:
-    """Return the device of the first weights; those that are offloaded to disk or memory have none.
+    """Return the device of the first weights that are not offloaded.
 
     With a device map, the hooks of accelerate move inputs to the weights of each layer.
     """
@@ -376,8 +375,8 @@ def pixel_name(inputs: dict[str, Any]) -> str:
     if len(names) > 1:
         raise ValueError(
             "the model must read the photo through one input, but its processor returns "
-            f"{' and '.join(names)}: models with two vision encoders, or with an input of its own "
-            "for tiles, are not supported"
+            f"{' and '.join(names)}; models with two vision encoders, or with a separate input for "
+            "tiles, are not supported"
         )
     for name in PIXEL_NAMES:
         if isinstance(inputs.get(name), Tensor):
@@ -395,20 +394,20 @@ ONE_TEXT = {
 
 
 def text_decoder(model: nn.Module) -> tuple[str, nn.Module]:
-    """Return the text decoder of a model, and its name with a dot."""
+    """Return the name of the text decoder of a model, with a dot at its end, and the decoder."""
     own: Any = model
     decoder = own.get_decoder()
-    decoder = getattr(decoder, "decoder", decoder)  # of an encoder and a decoder
+    decoder = getattr(decoder, "decoder", decoder)  # the decoder of an encoder-decoder
     name = next(name for name, module in model.named_modules() if module is decoder)
     return f"{name}.", decoder
 
 
 def encoded(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return inputs with what a model computes from its photo alone, so that it does so once."""
+    """Return inputs with the encoded photo, so that a model encodes it only once."""
     computed: dict[str, Any] = {}
 
     def stop(_: Any, input_ids: Tensor, **kwargs: Any) -> Tensor:
-        names = ("mm_encoder_outputs", "encoder_outputs")  # of decoders, and of encoder-decoders
+        names = ("mm_encoder_outputs", "encoder_outputs")  # decoder-only, encoder-decoder
         computed.update({name: kwargs[name] for name in names if kwargs.get(name)})
         return input_ids
 
@@ -425,12 +424,12 @@ def run_generate(
 
     Args:
         model: The model.
-        inputs: Its inputs. Some models write into them, as BLIP does: they get copies.
+        inputs: Its inputs, which are copied, since some models, such as BLIP, modify them.
         options: Options of `generate`.
         processor: A logits processor that is called after all others.
 
     Raises:
-        ValueError: If each word mixes two runs.
+        ValueError: If classifier-free guidance mixes two runs for each word.
     """
     from transformers import GenerationMixin
 
@@ -439,12 +438,12 @@ def run_generate(
     run, guidance = own.generate, getattr(own.generation_config, "guidance_scale", None)
     overridden = type(own).generate is not mixin.generate
     if overridden and "logits_processor" in inspect.signature(run).parameters:
-        # Janus takes it, and drops it; it writes without guidance
+        # Janus ignores it, and generates text without guidance
         run, guidance = partial(mixin.generate, own), None
     guidance = options.get("guidance_scale", guidance)
     if guidance not in (None, 1):
-        raise ValueError("guidance_scale mixes two runs for each word, of which only one reads the "
-                         "photo: words have no map of their own then; leave it out")  # fmt: skip
+        raise ValueError("guidance_scale mixes two runs for each word, only one of which reads the "
+                         "photo, so words have no single map; omit guidance_scale")  # fmt: skip
     processors = [*options.get("logits_processor", ()), *([processor] if processor else [])]
     chosen = {**options, "guidance_scale": guidance, "logits_processor": processors}
     with torch.no_grad():

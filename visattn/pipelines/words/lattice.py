@@ -1,9 +1,9 @@
-"""Even lines on which image tokens stand, and the cells of a photo on which they are drawn.
+"""The regular grids that image tokens form, and the cells of a photo on which they are drawn.
 
-A vision-language model may see a photo as a whole and in tiles. In each tile the tokens follow in
-reading order, and their centers stand on even lines:
+A vision-language model may see a photo as a whole and in tiles. In each tile tokens are in reading
+order, and their centers are on evenly spaced lines:
 
-    measured centers        even lines of each tile     drawn on cells of the finest tile
+    measured centers        grid of each tile           drawn on cells of the finest tile
      o   o  o               +--+--+--+                  +--+--+--+
      o  o   o               |o |o |o |                  |  |  |  |   a token of the whole photo
                             +--+--+--+                  +--+--+--+   spreads over those it covers
@@ -21,21 +21,21 @@ from torch import Tensor
 from visattn.geometry.affine import Geometry
 
 _MISFIT = 0.3  # mean distance of centers from their lines, in cells
-_CLEAR, _MANY = 0.5, 16  # correlation of so many centers with their rows and columns
-_WIDE = 2  # tokens of a tile that may be computed from all of the photo, and stand on no line
-_WIDER = 1.5  # times as wide as the others are such tokens
+_CLEAR, _MANY = 0.5, 16  # minimum correlation of at least so many centers with rows and columns
+_WIDE = 2  # tokens of a tile that may be computed from the whole photo, outside of the grid
+_WIDER = 1.5  # such tokens are this many times as wide as the others
 _BLURRED = 1.6  # cells; wider tokens are those of convolutions, which see their neighbors' pixels
-_SQUARE = 0.4  # logarithm of how much longer than wide their cells may be
-_INNER = 5  # lines; of so many the outermost do not count: resampling repeats the photo's edge
-_EDGE = 0.04  # of a cell: lines that end so close to an edge end there
-_FEW = 10  # lines; fewer are less certain, so that they end there from further away
-_WHOLE = 2.5  # by the patches along a tile: so close to a whole number, it is that
-_QUARTER = 0.25  # of a cell, or pixel: so close to a patch, a token is that patch
-_CERTAIN = 3.0  # standard errors between lines and the limit up to which they are whole patches
-_HALF = 0.04  # of a patch: so close to half a patch more, the last one is half padding
-_MOST = 4  # times as many patches along a tile as lines
-_SNAP = 0.1  # of a cell: so close to the edge of a drawn cell, a token ends with it
-_SLIVER = 0.25  # of a cell: smaller parts of other tiles need no cells of their own
+_SQUARE = 0.4  # maximum logarithm of the aspect ratio of their cells
+_INNER = 5  # lines; from so many on, the outermost do not count: resampling repeats the edge
+_EDGE = 0.04  # cells; a grid that ends this close to an edge ends there
+_FEW = 10  # lines; fewer are less certain, so that the tolerance is larger
+_WHOLE = 2.5  # divided by the patches along a tile: tolerance for a whole number of patches
+_QUARTER = 0.25  # cells or pixels; a token this close to a patch is that patch
+_CERTAIN = 3.0  # standard errors between a measurement and its tolerance
+_HALF = 0.04  # patches; tolerance for a last patch of which half is padding
+_MOST = 4  # maximum ratio of patches to lines along a tile
+_SNAP = 0.1  # cells; a token that ends this close to the edge of a drawn cell ends there
+_SLIVER = 0.25  # cells; smaller parts of other tiles need no additional cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +45,10 @@ class Placement:
     Args:
         columns: Index of the key of each image token.
         boxes: Left, top, right, bottom of its visible part, in pixels of the upright photo.
-        visible: Share of its cell that is on the photo; the rest is padding.
+        visible: Fraction of its cell that is on the photo; the rest is padding.
         geometry: Geometry of the cells on the photo.
-        down: Share of each token in each row of cells.
-        across: Share of each token in each column of cells.
+        down: Fraction of each token in each row of cells.
+        across: Fraction of each token in each column of cells.
     """
 
     columns: Int[Tensor, " i"]
@@ -64,14 +64,14 @@ class Placement:
         return self.down.shape[1], self.across.shape[1]
 
     def is_near(self, other: "Placement", limit: float) -> bool:
-        """Whether no edge of a token lies further from that of another placement, in tokens."""
+        """Whether all edges of tokens are within a limit of another placement's, in tokens."""
         if not torch.equal(self.columns, other.columns):
             return False
         side = (self.boxes[:, 2:] - self.boxes[:, :2]).median(0).values.repeat(2)
         return bool(((self.boxes - other.boxes).abs() <= limit * side).all())
 
     def rasterize(self, rows: Float[Tensor, "t i"]) -> Float[Tensor, "t y x"]:
-        """Return values of image tokens as maps; their visible mass is kept."""
+        """Return values of image tokens as maps, whose sum is that of the visible parts."""
         maps = rows.new_zeros(len(rows), *self.grid_size)
         for index, row in enumerate(rows * self.visible):
             maps[index] = (self.down.T * row) @ self.across
@@ -80,16 +80,16 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Centers:
-    """Measured tokens in the order of their keys; y before x, as shares of the photo.
+    """Measured tokens in the order of their keys; y before x, as fractions of the photo.
 
     Args:
         mean: Center of the pixels of each token.
-        extent: Height and width of an even token with their variance.
+        extent: Height and width of a uniform token with the same variance.
         whole: Whether none of its pixels are padding.
         part: Slice of the pixel values (a tile, or the whole photo) that it is computed from.
-        parts: What each slice shows of the photo: top, left, bottom, right.
-        frames: Where the slices end, together with their padding; zeros if that is not known.
-        sides: Pixel values along the height and width of a slice; zeros if they are not in rows.
+        parts: The part of the photo that each slice shows: top, left, bottom, right.
+        frames: The edges of the slices including padding; zeros if unknown.
+        sides: Height and width of a slice in pixel values; zeros if they are not in rows.
     """
 
     mean: Float[Tensor, "i 2"]
@@ -103,13 +103,13 @@ class Centers:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Tokens on lines: their cells, and what of these the photo shows, as shares of the photo.
+    """Cells of tokens on a grid, and their visible parts, as fractions of the photo.
 
     Args:
-        members: Which of the measured tokens have a cell.
+        members: Indices of the measured tokens that have a cell.
         full: Top, left and bottom, right of each cell.
-        shown: Of its visible part.
-        certain: Whether more noise would give the same: each cell is a patch, beyond doubt.
+        shown: The same of its visible part.
+        certain: Whether each cell is certain to be a patch, so that no more noise is needed.
     """
 
     members: Int[Tensor, " i"]
@@ -119,9 +119,9 @@ class Cells:
 
 
 def find_cells(centers: Centers) -> Cells | None:
-    """Return the cells of tokens; None if some tile of them does not stand on even lines."""
+    """Return the cells of tokens; None if the tokens of some tile do not form a grid."""
     found: list[tuple[Tensor, Tensor, Tensor, bool]] = []
-    lines = [0.0, 0.0]  # of a tile with its padding
+    lines = [0.0, 0.0]  # rows and columns of a tile with its padding
     groups = [each for group in _groups(centers.part) for each in _tiles(centers, group)]
     for group in groups:
         arranged = _arrange(centers.mean[group], centers.extent[group], centers.sides)
@@ -140,7 +140,7 @@ def find_cells(centers: Centers) -> Cells | None:
 
 
 def _groups(part: Int[Tensor, " i"]) -> list[Int[Tensor, " _m"]]:
-    """Return runs of tokens that share no tile: those of tiles one by one, or row by row together.
+    """Split tokens into runs that share no tile: one tile each, or tiles that are read row by row.
 
     Example:
         >>> _groups(torch.tensor([0, 0, 1, 2, 1, 2, 3]))
@@ -153,9 +153,9 @@ def _groups(part: Int[Tensor, " i"]) -> list[Int[Tensor, " _m"]]:
 
 
 def _tiles(centers: Centers, group: Int[Tensor, " n"]) -> list[Int[Tensor, " _m"]]:
-    """Return tokens tile by tile, where a model reads its tiles as one long image.
+    """Split tokens into tiles, for models that read their tiles as one long image.
 
-    A tile ends with a row: the longest runs of rows that stand on lines.
+    A tile is the longest run of whole rows that forms a grid.
     """
     mean, extent = centers.mean[group], centers.extent[group]
     if _arrange(mean, extent, centers.sides) is not None:
@@ -175,12 +175,12 @@ def _tiles(centers: Centers, group: Int[Tensor, " n"]) -> list[Int[Tensor, " _m"
 def _arrange(
     mean: Float[Tensor, "n 2"], extent: Float[Tensor, "n 2"], sides: tuple[int, int] = (0, 0)
 ) -> tuple[Int[Tensor, " m"], Int[Tensor, "m 2"], Float[Tensor, "2"]] | None:
-    """Return which tokens stand on lines, their rows and columns, and the distance of lines.
+    """Return the tokens that form a grid, their rows and columns, and the distance of lines.
 
     Args:
         mean: Centers of the tokens, in reading order.
         extent: Their sides.
-        sides: Height and width of what they may all see, if they count.
+        sides: Height and width of the slice, to assume square cells if centers are rough; or zeros.
     """
     narrow = extent.sum(1).argsort()
     widths = extent.sum(1)[narrow]
@@ -205,7 +205,7 @@ def _arrange(
             whole = len(order) == 2 or bool((seen <= _BLURRED).all())
             if not bool((pitch > 0).all()):
                 continue
-            # centers of tokens that see much of the photo are rough: cells are square
+            # centers of tokens that see much of the photo are rough: assume square cells
             long = abs(math.log(rows * sides[1] / columns / sides[0])) if sides[0] else math.inf
             if misfit < _MISFIT and whole:
                 found[misfit] = kept, index, pitch
@@ -217,7 +217,7 @@ def _arrange(
 
 
 def _slope(index: Tensor, values: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Return by how much values grow with their index."""
+    """Return the slope of values over their index."""
     steps = index - index.double().mean()
     return (steps @ (values - values.mean())) / (steps @ steps).clamp(min=1e-9)
 
@@ -231,8 +231,8 @@ def _cells_of(
 ) -> tuple[Float[Tensor, "n 2 2"], Float[Tensor, "n 2 2"], bool]:
     """Return the cells of the tokens of one tile, their visible parts, and if they are certain.
 
-    With n tokens that miss even lines by s cells on average, the standard error of the middle of
-    the lines is s / sqrt(n) cells, that of their number in the tile 12**0.5 times as much.
+    If n tokens deviate from evenly spaced lines by s cells (RMS), the standard error of the center
+    of the grid is s / sqrt(n) cells, and that of the number of lines 12**0.5 times as large.
     """
     edges, frame = (each[centers.part[members[0]]] for each in (centers.parts, centers.frames))
     full, shown = torch.empty(2, len(members), 2, 2, dtype=torch.float64)
@@ -245,7 +245,7 @@ def _cells_of(
         low, high = edges[:, axis].tolist()
         step = float(pitch[axis])
         first, last = frame[:, axis].tolist()
-        if count == 1 and known[axis] and last > first:  # a tile that is padding but for one line
+        if count == 1 and known[axis] and last > first:  # a tile with one line, else padding
             step = (last - first) / known[axis]
             line = (float(mean.mean()) - first) / step
             begin = first + math.floor(line) * step
@@ -280,7 +280,7 @@ def _cells_of(
         shown[:, :, axis] = cells.clamp(0, 1)
         inside = cells.clamp(low, high)
         cut = ~centers.whole[members] & (inside[:, 1] > inside[:, 0])
-        shown[cut, :, axis] = inside[cut]  # where a tile ends in padding inside the photo
+        shown[cut, :, axis] = inside[cut]  # tiles that end in padding inside the photo
     return full, shown, certain
 
 
@@ -288,20 +288,20 @@ def _whole_patches(
     frame: tuple[float, float], shown: tuple[float, float], begin: float, step: float, count: int,
     error: float, side: int = 0,
 ) -> tuple[float, float, float, bool] | None:  # fmt: skip
-    """Return begin and length of lines that are patches of a tile, their number, if it is certain.
+    """Return start and length of the patches of a tile, their number, and whether it is certain.
 
-    A tile holds whole patches. The center of a token is off where the tower weighs some of its
-    pixels more, but its cell is a patch. Most often a tile has a token for each patch that shows
-    some of the photo, so that few lines fit.
+    A tile has whole patches. The center of a token is off if the vision tower weights its pixels
+    unevenly, but its cell is a patch. Since most tiles have a token for each patch that shows part
+    of the photo, only few numbers of patches fit.
 
     Args:
-        frame: Where the tile ends.
-        shown: Where the photo ends in it.
-        begin: Where the measured lines begin.
+        frame: Edges of the tile.
+        shown: Edges of the photo in it.
+        begin: Start of the measured lines.
         step: Their distance.
         count: Their number.
-        error: Standard error of the middle of the lines, in steps.
-        side: Pixel values along the tile: a patch has a whole number of them, and some may be left.
+        error: Standard error of the center of the lines, in steps.
+        side: Pixel values along the tile; patches have a whole number of them, with a remainder.
 
     Example:
         >>> measured = {"begin": -0.14, "step": 0.317, "count": 4, "error": 0.03}  # 7.2 patches
@@ -346,7 +346,7 @@ def _whole_patches(
 
 
 def draw(cells: Cells, columns: Int[Tensor, " i"], size: tuple[int, int]) -> Placement:
-    """Return the placement of tokens on cells as large as those of the smallest tokens.
+    """Return the placement of tokens on cells of the size of the smallest tokens.
 
     Args:
         cells: The cells of the tokens.
@@ -379,7 +379,7 @@ def draw(cells: Cells, columns: Int[Tensor, " i"], size: tuple[int, int]) -> Pla
 
 
 def _shares(interval: Float[Tensor, "i 2"], count: int) -> Float[Tensor, "i n"]:
-    """Return the share of each interval in each of the cells 0 to `count`; they sum to 1.
+    """Return the fraction of each interval in each of `count` unit cells; fractions sum to 1.
 
     Example:
         >>> _shares(torch.tensor([[0.02, 1.0], [0.5, 2.0]]), 2)

@@ -14,7 +14,7 @@ from torch import Tensor
 from visattn.metrics.ptb_tokenizer import UNSPACED_LETTERS
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # a token ended inside a character
-# Tibetan separates syllables by a mark, so that captions are split at it, but tokens at no space.
+# Tibetan separates syllables by a mark, not by spaces, so that its words are split at tokens, too.
 _UNSPACED = re.compile(f"[{UNSPACED_LETTERS}\u0f00-\u0fff]")
 
 
@@ -25,7 +25,7 @@ class Words:
     Args:
         words: The words.
         spans: Index of the first token of each, and of the one after its last.
-        spaces: Whether white space stands before each.
+        spaces: Whether each is preceded by white space.
         split: Whether words of a script without spaces were split at tokens.
     """
 
@@ -45,14 +45,14 @@ def split_words(
     """Return the words of generated tokens, and the range of tokens of each.
 
     Growing prefixes of the tokens are decoded, so that a token owns the characters that it adds. A
-    word ends at white space; punctuation belongs to the word that it touches, a token of white
-    space alone to the next word. Scripts that write no spaces between words, such as Chinese,
-    Japanese and Thai, are split at tokens instead. Special tokens are no words.
+    word ends at white space; punctuation belongs to the adjacent word, a token of only white space
+    to the next word. Scripts without spaces between words, such as Chinese, Japanese and Thai, are
+    split at tokens instead. Special tokens are skipped.
 
     Args:
-        tokenizer: A tokenizer of transformers, or anything with its `decode`.
+        tokenizer: A tokenizer of transformers, or any object with its `decode`.
         token_ids: Ids of the generated tokens.
-        special_ids: Further ids that are no words; those of the tokenizer never are.
+        special_ids: Ids to skip, in addition to the special ids of the tokenizer.
         per_token: Whether each token with visible characters is a word.
 
     Example:
@@ -117,7 +117,7 @@ def word_means(
 def _decoder(tokenizer: Any) -> Any:
     """Return a function that decodes ids without dropping characters.
 
-    Clean-up joins "isn ' t" to "isn't", so that a longer prefix has a shorter text.
+    Clean-up would join "isn ' t" to "isn't", so that a longer prefix has a shorter text.
     """
     parameters = inspect.signature(tokenizer.decode).parameters
     names = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
@@ -132,18 +132,18 @@ def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_toke
     spans: list[tuple[int, int]] = []
     spaces: list[bool] = []
     split = inside = False
-    for place, (character, owner) in enumerate(zip(text, owners, strict=True)):
+    for index, (character, owner) in enumerate(zip(text, owners, strict=True)):
         if character.isspace():
             inside = False
             continue
-        last = text[place - 1] if inside else ""
-        border = inside and owner != owners[place - 1]
+        last = text[index - 1] if inside else ""
+        border = inside and owner != owners[index - 1]
         unspaced = border and _UNSPACED.search(last + character) is not None
-        unspaced &= character.isalnum()  # no punctuation, and no mark on the character before
-        if not inside or place in ends or unspaced or (border and per_token):
+        unspaced &= character.isalnum()  # not punctuation or a mark on the previous character
+        if not inside or index in ends or unspaced or (border and per_token):
             words.append(character)
             spans.append(owner)
-            spaces.append(not inside or place in ends)
+            spaces.append(not inside or index in ends)
             split |= unspaced
         else:
             words[-1] += character
