@@ -34,11 +34,10 @@ from visattn.pipelines.words.language_model import (
     pixel_name,
     run_generate,
     text_decoder,
-    weight_dtype,
 )
 from visattn.pipelines.words.lattice import Centers, Placement, draw, find_cells
 from visattn.recording.attention_call import IDENTITY, AttentionCall
-from visattn.recording.frozen import HALF, Float32, without_grad
+from visattn.recording.frozen import HALF, Float32, first_weight, without_grad
 from visattn.recording.interception import attention_calls, in_this_run
 
 _INPUTS = "inputs_embeds"
@@ -296,7 +295,7 @@ class _Rows:
         self.model, self.inputs = model, inputs
         self.decoder_name, self.decoder = text_decoder(model)
         self.shapes: dict[str, tuple[int, int, int, int]] = {}
-        self.dtype = torch.promote_types(weight_dtype(model), torch.float32)
+        self.dtype = torch.promote_types(first_weight(model).dtype, torch.float32)
         self.shortcut = _Shortcut(model)
         self.is_half = any(weight.dtype in HALF for weight in model.parameters())
 

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from visattn.recording.frozen import first_weight
 from visattn.recording.interception import fused_kernels
 
 PIXEL_NAMES = (
@@ -157,7 +158,7 @@ class PhotoProcessor:
     def _to_model(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        dtype = weight_dtype(self.model)
+        dtype = first_weight(self.model).dtype
         return value.to(_input_device(self.model), dtype if value.is_floating_point() else None)
 
     def _text(self, prompt: str | Messages | None) -> str | None:
@@ -343,17 +344,6 @@ def _check_count(count: int, what: str) -> None:
     """Check that a prompt has one photo."""
     if count != 1:
         raise ValueError(f"the prompt must have exactly one photo, got {count} {what}")
-
-
-def weight_dtype(model: nn.Module) -> torch.dtype:
-    """Return the dtype of the first floating-point weights; quantized ones are integers.
-
-    Example:
-        >>> weight_dtype(nn.Linear(1, 1, dtype=torch.bfloat16))
-        torch.bfloat16
-    """
-    types = (weight.dtype for weight in model.parameters() if weight.is_floating_point())
-    return next(types, torch.get_default_dtype())
 
 
 def _input_device(model: nn.Module) -> torch.device:

@@ -38,6 +38,9 @@ _SNAP = 0.1  # cells; a token that ends this close to the edge of a drawn cell e
 _SLIVER = 0.25  # cells; smaller parts of other tiles need no additional cells
 
 
+_Lines = tuple[Int[Tensor, " m"], Int[Tensor, "m 2"], Float[Tensor, "2"]]
+
+
 @dataclass(frozen=True, eq=False)
 class Placement:
     """Image tokens of a model, with their positions on a photo.
@@ -122,9 +125,8 @@ def find_cells(centers: Centers) -> Cells | None:
     """Return the cells of tokens; None if the tokens of some tile do not form a grid."""
     found: list[tuple[Tensor, Tensor, Tensor, bool]] = []
     lines = [0.0, 0.0]  # rows and columns of a tile with its padding
-    groups = [each for group in _groups(centers.part) for each in _tiles(centers, group)]
-    for group in groups:
-        arranged = _arrange(centers.mean[group], centers.extent[group], centers.sides)
+    tiles = [tile for group in _groups(centers.part) for tile in _tiles(centers, group)]
+    for group, arranged in tiles:
         if arranged is None:
             return None
         kept, index, pitch = arranged
@@ -152,29 +154,29 @@ def _groups(part: Int[Tensor, " i"]) -> list[Int[Tensor, " _m"]]:
     return list(torch.arange(len(part)).tensor_split(cuts.tolist()))
 
 
-def _tiles(centers: Centers, group: Int[Tensor, " n"]) -> list[Int[Tensor, " _m"]]:
-    """Split tokens into tiles, for models that read their tiles as one long image.
+def _tiles(centers: Centers, group: Int[Tensor, " n"]) -> list[tuple[Tensor, _Lines | None]]:
+    """Split tokens into tiles and their lines, for models that read tiles as one long image.
 
     A tile is the longest run of whole rows that forms a grid.
     """
     mean, extent = centers.mean[group], centers.extent[group]
-    if _arrange(mean, extent, centers.sides) is not None:
-        return [group]
+    if (whole := _arrange(mean, extent, centers.sides)) is not None:
+        return [(group, whole)]
     back = (mean[1:, 1] < mean[:-1, 1]) | (mean[1:, 0] < mean[:-1, 0] - 0.5 * extent[:-1, 0])
     ends = [*(back.nonzero()[:, 0] + 1).tolist(), len(group)]
-    tiles, start, end = list[Tensor](), 0, len(group)
+    tiles, start, end, lines = list[tuple[Tensor, _Lines | None]](), 0, len(group), whole
     while start < len(group):
         for end in (end for end in reversed(ends) if end > start):
-            if _arrange(mean[start:end], extent[start:end]) is not None:
+            if (lines := _arrange(mean[start:end], extent[start:end])) is not None:
                 break
-        tiles.append(group[start:end])
+        tiles.append((group[start:end], lines))
         start = end
     return tiles
 
 
 def _arrange(
     mean: Float[Tensor, "n 2"], extent: Float[Tensor, "n 2"], sides: tuple[int, int] = (0, 0)
-) -> tuple[Int[Tensor, " m"], Int[Tensor, "m 2"], Float[Tensor, "2"]] | None:
+) -> _Lines | None:
     """Return the tokens that form a grid, their rows and columns, and the distance of lines.
 
     Args:
@@ -262,12 +264,16 @@ def _cells_of(
             begin = float(mean[used].mean()) - step * (float(lines[used].double().mean()) + 0.5)
             misses = (mean[used] - begin - step * (lines[used] + 0.5)) / step
             error = float(misses.norm()) / max(len(misses) - 2, 1e-9)
+            side = centers.sides[axis]
+            # slices of one size have as many patches
+            fixed = known[axis] if side and len(centers.parts) > 1 else 0.0
             found = _whole_patches(
-                (first, last), (low, high), begin, step, count, error, centers.sides[axis]
+                (first, last), (low, high), begin, step, count, error, side, fixed
             )
             if found is not None:
-                begin, step, known[axis], own = found
+                begin, step, number, own = found
                 certain &= own and count > 1
+                known[axis] = number if own or not fixed else fixed
             else:
                 certain = False
                 end = begin + step * count
@@ -286,7 +292,7 @@ def _cells_of(
 
 def _whole_patches(
     frame: tuple[float, float], shown: tuple[float, float], begin: float, step: float, count: int,
-    error: float, side: int = 0,
+    error: float, side: int = 0, fixed: float = 0.0,
 ) -> tuple[float, float, float, bool] | None:  # fmt: skip
     """Return start and length of the patches of a tile, their number, and whether it is certain.
 
@@ -302,6 +308,7 @@ def _whole_patches(
         count: Their number.
         error: Standard error of the center of the lines, in steps.
         side: Pixel values along the tile; patches have a whole number of them, with a remainder.
+        fixed: Number of patches, if it is known.
 
     Example:
         >>> measured = {"begin": -0.14, "step": 0.317, "count": 4, "error": 0.03}  # 7.2 patches
@@ -314,7 +321,7 @@ def _whole_patches(
     limit = max(_EDGE, _WHOLE / measured) if measured else 0.0
     found: list[tuple[bool, float, float, float, float]] = []
     most = math.ceil(min(measured + limit + doubt, _MOST * count))
-    for number in (half / 2 for half in range(2 * count - 1, 2 * most + 1)):
+    for number in [fixed] if fixed else [half / 2 for half in range(2 * count - 1, 2 * most + 1)]:
         own, off = length / number, abs(number - measured)
         if number % 1 and off > _HALF:
             continue
@@ -322,7 +329,7 @@ def _whole_patches(
         start, stop = math.floor(inside[0] + _EDGE), math.ceil(inside[1] - _EDGE)
         if stop - start == count and off < limit + doubt:
             found.append((False, off, frame[0] + start * own, own, number))
-        elif off < limit:
+        elif off < limit + (doubt if fixed else 0.0):
             start = round((middle - frame[0]) / own - count / 2)
             start = max(min(start, math.floor(number) - count), 0)
             found.append((True, off, frame[0] + start * own, own, number))
@@ -341,8 +348,8 @@ def _whole_patches(
     away = abs(middle - nearest - own * count / 2) / own
     if not some and away < _QUARTER + _CERTAIN * error:
         return nearest, own, number, sum(not each[0] for each in found) == 1
-    certain = off + doubt < limit and away + _CERTAIN * error < _QUARTER
-    return (nearest if away < _QUARTER else middle - own * count / 2), own, number, certain
+    certain = (fixed or off + doubt < limit) and away + _CERTAIN * error < _QUARTER
+    return (nearest if away < _QUARTER else middle - own * count / 2), own, number, bool(certain)
 
 
 def draw(cells: Cells, columns: Int[Tensor, " i"], size: tuple[int, int]) -> Placement:

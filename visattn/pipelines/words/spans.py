@@ -1,6 +1,5 @@
 """Words of generated tokens."""
 
-import inspect
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,8 @@ def split_words(
         ('猫', '犬.', 'a')
     """
     special = {*getattr(tokenizer, "all_special_ids", ()), *special_ids}
-    decode = _decoder(tokenizer)
+    # Clean-up joins "isn ' t" to "isn't": a longer prefix would have a shorter text.
+    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     text = ""
     owners: list[tuple[int, int]] = []
     ends: set[int] = set()
@@ -86,7 +86,7 @@ def split_words(
             continue
         kept.append(token)
         first = index if first is None else first
-        longer = decode(kept)
+        longer = tokenizer.decode(kept, **options)
         if longer.endswith(_REPLACEMENT):
             longer = longer.rstrip(_REPLACEMENT)
             # The next token completes the character, if there is one.
@@ -112,18 +112,6 @@ def word_means(
     """
     words = [values[start:stop].mean(0) for start, stop in spans]
     return torch.stack(words) if words else values[:0]
-
-
-def _decoder(tokenizer: Any) -> Any:
-    """Return a function that decodes ids without dropping characters.
-
-    Clean-up would join "isn ' t" to "isn't", so that a longer prefix has a shorter text.
-    """
-    parameters = inspect.signature(tokenizer.decode).parameters
-    names = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    options = {name: value for name, value in names.items() if open_ended or name in parameters}
-    return lambda ids: tokenizer.decode(ids, **options)
 
 
 def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_token: bool) -> Words:
