@@ -25,7 +25,7 @@ VLMS = [
 ]  # fmt: skip
 """Families whose rows are compared with those of eager attention."""
 NUM_WORDS = 5
-WITH_PROMPT = ("instructblip", "llava", "internvl", "llava_next", "t5gemma2", "ovis2")
+WITH_PROMPT = ("instructblip", "llava", "internvl", "llava_next", "t5gemma2")
 CROSS = ("ved", "trocr", "donut", "blip", "florence2", "pix2struct")
 """Families whose words read image tokens by cross-attention alone."""
 

@@ -8,7 +8,7 @@ read again    photo, prompt  ->  first word    logits, and the last row of atten
 import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -89,7 +89,15 @@ def generate(
     for sequence in output.sequences.cpu():
         tokens = sequence[written.start :]
         tokens = tokens[: _length(tokens.tolist(), special_ids)]
-        results.append(read_text(model, inputs, tokens, image, heads, written=written))
+        try:
+            result = read_text(model, inputs, tokens, image, heads, written=written)
+        except ValueError:
+            if written.cache is None:
+                raise
+            # the prompt may end with another id whose embedding comes from the photo, as in Ovis 2
+            written = replace(written, cache=None)
+            result = read_text(model, inputs, tokens, image, heads, written=written)
+        results.append(result)
     return results
 
 
