@@ -134,6 +134,7 @@ def test_decoders_continue_the_prompt(family: str) -> None:
     torch.testing.assert_close(replay.text.log_probs, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_questions_above_the_photo_are_no_image_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     images = sharp("pix2struct")[1].image_processor
     monkeypatch.setattr(images, "is_vqa", True)
