@@ -26,26 +26,6 @@ def vit(**options: Any) -> Any:
     return timm.create_model("deit_tiny_distilled_patch16_224", **small, **options)
 
 
-def test_the_metadata_of_a_timm_model() -> None:
-    model = vit()
-    subject = analyze_model(model)
-    info = subject.info
-    assert (info.name, info.library) == ("deit_tiny_distilled_patch16_224", "timm")
-    assert (info.input_size, info.pooling) == ((48, 80), "distilled")
-    assert (info.mean, info.colors) == ((0.485, 0.456, 0.406), "timm pretrained_cfg")
-    assert [(each.site, each.grid, each.num_heads, each.prefix_tokens) for each in
-            info.attention_layers] == [
-        (f"blocks.{i}.attn", (3, 5), 2, ("class", "distillation")) for i in range(2)
-    ]  # fmt: skip
-    assert [(each.site, each.grid, each.layout) for each in info.feature_layers] == [
-        (f"blocks.{i}.norm1", (3, 5), "b n c") for i in range(2)
-    ]
-    x = torch.randn(2, 3, 48, 80)
-    model.eval()
-    assert torch.equal(subject.scores(x), model(x))
-    assert subject.class_names == ()
-
-
 def test_visattn_classifiers_have_class_names_and_take_normalized_images() -> None:
     model = VisionTransformer(
         ("cat", "dog"), img_size=(24, 40), patch_size=8, embed_dim=12, depth=1, num_heads=2,

@@ -107,24 +107,6 @@ def test_a_folder_that_cannot_be_listed_is_reported(
     assert "photos/locked: Permission denied" in capsys.readouterr().err
 
 
-def test_photos_that_vanish_during_a_run_are_skipped(
-    own: Run, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from visattn.commands import loop
-
-    names = loop.result_names
-
-    def removing(*args: object, **options: object) -> object:
-        Path("photos/dog.png").unlink()
-        return names(*args, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(loop, "result_names", removing)
-    assert own(COMMANDS[0], "photos") == 1
-    out, err = capsys.readouterr()
-    assert out.startswith("cat\t")
-    assert "visattn: skipped photos/dog.png: no such file\n" in err
-
-
 def test_walks_are_ordered_finite_and_stay_inside(tmp_path: Path) -> None:
     inside = tmp_path / "a"
     for name in ("b/2.txt", "b/1.txt", "z.txt", "b.txt", ".hidden/3.txt", "out/4.txt", "b/out/5"):

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import timm
 import torch
-from hugging_face_vits import hugging_face_vit
 from location_checks import check_locations
 from timm.models import model_entrypoint
 from torch import Tensor, nn
@@ -24,17 +23,7 @@ def timm_model(name: str, **options: Any) -> Callable[[], Any]:
     return lambda: timm.create_model(name, num_classes=5, **options)
 
 
-STAGES: dict[str, Any] = {"depths": (1, 1), "num_heads": (2, 3), "embed_dim": 12}
 MODELS: dict[str, Built] = {
-    "class token": (timm_model("vit_tiny_patch16_224", img_size=(48, 80), **THIN), (48, 80),
-        "blocks.1.norm1", (3, 5)),
-    "mean": (timm_model("vit_base_patch16_siglip_gap_224", img_size=(48, 80), **THIN), (48, 80),
-        "norm", (3, 5)),
-    "attention pool": (timm_model("vit_base_patch16_siglip_224", img_size=(48, 80), **THIN),
-        (48, 80), "norm", (3, 5)),
-    "windows": (timm_model("swin_tiny_patch4_window7_224", img_size=(56, 88), window_size=3,
-        **STAGES),
-        (56, 88), "norm", (7, 11)),
     "pixels within patches": (timm_model("tnt_s_legacy_patch16_224", img_size=112, depth=2,
         embed_dim=24, inner_dim=8, num_heads_inner=2, num_heads_outer=2), (112, 112),
         "blocks.1.norm_out", (7, 7)),
@@ -45,7 +34,6 @@ MODELS: dict[str, Built] = {
         (96, 160), "norm", (3, 5)),
     "few cells": (timm_model("test_resnet"), (96, 160), "layer4", (3, 5)),
     "four cells": (timm_model("regnetx_002"), (64, 64), "s4", (2, 2)),
-    "Hugging Face": (hugging_face_vit, (48, 80), "vit.layers.1.layernorm_before", (6, 10)),
 }  # fmt: skip
 
 

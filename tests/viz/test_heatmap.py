@@ -171,19 +171,6 @@ def test_lines_are_at_quarters_of_the_range_and_as_wide_on_any_slope() -> None:
     assert widths == pytest.approx([1.6, 1.6], abs=0.15)
 
 
-def test_contours_have_no_corners_at_cells() -> None:
-    geometry = Geometry.identity((240, 240))
-    values = torch.zeros(6, 6)
-    values[2:4, 2:4] = 1.0
-    smooth = AttentionMap(values, "x", "gate", geometry).resize_to_image().numpy()
-    line = draw_contour(np.zeros((240, 240, 3), np.uint8), smooth, 0.5)[..., 0] > 127
-    y, x = np.argwhere(line).T - 119.5
-    radius, angle = np.hypot(y, x), np.arctan2(y, x)
-    order = np.argsort(angle)
-    turns = np.abs(np.diff(radius[order], n=2))
-    assert turns.max() < 5
-
-
 @pytest.mark.parametrize("level", [2.0, np.nan])
 def test_maps_that_do_not_reach_a_level_have_no_line(level: float) -> None:
     image = np.random.default_rng(1).integers(0, 256, (11, 13, 3), dtype=np.uint8)

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from scanpath_data import CLASSES, miniature_scan, photo_of
 
-from visattn.models.glimpses.retina import Retina
 from visattn.results.values import ScanPath, format_percent
 from visattn.viz.figures import rgb
 from visattn.viz.scanpaths import (
@@ -72,35 +71,14 @@ def test_numbers_at_the_same_location_do_not_overlap(count: int) -> None:
     assert gaps.min() > 1.8
 
 
-def looked(
-    image: np.ndarray, places: list[tuple[float, float]], *, glimpse: int, scales: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return patches and boxes of glimpses of an image `[c, y, x]`."""
-    at, size = torch.tensor(places), (image.shape[1], image.shape[2])
-    retina = Retina(glimpse, scales, torch.zeros(len(image)))
-    pyramid = retina.pyramid(torch.from_numpy(image)[None].float())
-    patches = retina(pyramid, at, torch.zeros(len(places), dtype=torch.long))
-    return patches.round().byte().numpy(), retina.boxes(at, size).numpy()
-
-
-def test_single_scale_mosaic_equals_the_image_inside_the_glimpses() -> None:
-    image = RNG.integers(60, 256, (3, 13, 17), dtype=np.uint8)
-    patches, boxes = looked(image, [(-0.9, -0.9), (0.2, 0.3), (1.0, 0.0)], glimpse=5, scales=1)
-    drawn = glimpse_mosaic(patches, boxes, (13, 17))
-    visible = np.zeros((13, 17), bool)
-    for left, top, right, bottom in boxes[:, 0].astype(int):
-        visible[max(top, 0) : bottom, max(left, 0) : right] = True
-    np.testing.assert_array_equal(drawn[visible], image.transpose(1, 2, 0)[visible])
-    assert (drawn[~visible] < 60).all()
-    assert 0 < visible.sum() < visible.size
-
-
 def test_finer_and_later_glimpses_take_precedence() -> None:
     patches = np.zeros((2, 2, 1, 2, 2), np.uint8)
-    patches[0, 0], patches[0, 1], patches[1, 0], patches[1, 1] = 210, 110, 220, 120
+    patches[0, 0], patches[0, 1], patches[1, 1] = 210, 110, 120
+    patches[1, 0] = [[220, 221], [222, 223]]
     boxes = np.array([[[0.0, 0, 4, 4], [0, 0, 8, 8]], [[2.0, 0, 6, 4], [0, 0, 8, 8]]])
     drawn = glimpse_mosaic(patches, boxes, (8, 8))[..., 0]
-    assert drawn[1].tolist() == [210, 210, 220, 220, 220, 220, 120, 120]
+    assert drawn[1].tolist() == [210, 210, 220, 220, 221, 221, 120, 120]
+    assert drawn[3].tolist() == [210, 210, 222, 222, 223, 223, 120, 120]
     assert (drawn[4:] == 120).all()
 
 

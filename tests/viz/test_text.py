@@ -3,7 +3,6 @@
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
@@ -11,7 +10,6 @@ from hypothesis import given, strategies as st
 from matplotlib.text import Text
 
 from visattn.viz import text as text_module
-from visattn.viz.figures import Figure, rgb
 from visattn.viz.text import ELLIPSIS, choose_fonts, fit_text, pop_boxed_letters, sanitize_text
 
 REPLACED = "\N{REPLACEMENT CHARACTER}"
@@ -59,20 +57,6 @@ def test_lines_are_no_longer_than_their_room_and_cuts_are_marked(
     assert len(fitted) <= lines
     most = max(3, int(inches * 72 / (0.55 * 8)))
     assert all(len(line) <= most for line in fitted)
-
-
-def test_right_to_left_text_is_drawn_right_to_left() -> None:
-    """The first letter is at the right: two words end alike where they begin alike."""
-
-    def drawn(text: str) -> np.ndarray:
-        figure = Figure((1.0, 0.4))
-        figure.text(0.9, 0.3, text, ha="right", fontsize=14)
-        return rgb(figure)[..., 0].astype(int)
-
-    alef, both = drawn("\u05d0"), drawn("\u05d0\u05dc")  # alef, then lamed at its left
-    first = np.flatnonzero((alef < 255).any(0)).min()
-    assert np.abs(alef - both)[:, first + 2 :].mean() < 2
-    assert (both[:, :first] < 255).any()
 
 
 def small_font(path: Path, letters: str) -> Path:
