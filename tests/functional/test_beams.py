@@ -159,32 +159,6 @@ def test_beam_search_matches_a_plain_implementation_without_early_stop(
         assert (actual.log_probs[image][beyond] == 0).all()
 
 
-@given(
-    seed=st.integers(0, 10**6),
-    beam=st.integers(1, 7),
-    penalty=st.sampled_from([0.0, 0.6, 1.0]),
-    order=st.permutations(range(7)),
-)
-def test_images_of_a_batch_are_independent(
-    seed: int, beam: int, penalty: float, order: list[int]
-) -> None:
-    toy = Toy(7, 11, seed=seed)
-    constraints = rules(13, shortest=1, penalty=penalty)
-    best = min(beam, 3)
-    together = found_by(toy, constraints, beam=beam, best=best)
-    shuffled = found_by(toy, constraints, images=order, beam=beam, best=best)
-    for place, image in enumerate(order):
-        alone = found_by(toy, constraints, images=[image], beam=beam, best=best)
-        for others, at in ((together, image), (shuffled, place)):
-            assert captions(others, at) == captions(alone, 0)
-            longest = alone.tokens.shape[-1]
-            assert torch.equal(others.scores[at], alone.scores[0])
-            assert torch.equal(others.finished[at], alone.finished[0])
-            assert torch.equal(others.log_probs[at, :, :longest], alone.log_probs[0])
-            for mine, other in zip(alone.attention_steps, others.attention_steps, strict=True):
-                assert torch.equal(other[at, :, :longest], mine[0])
-
-
 def test_finished_images_leave_the_batch() -> None:
     toy = Toy(11, 7, seed=5)
     found_by(toy, rules(17), beam=3, best=2)

@@ -76,19 +76,6 @@ def test_a_scale_takes_the_place_of_the_root_of_the_width(need_weights: bool) ->
     torch.testing.assert_close(output, equation(query * 0.3 * 7**0.5, keys, values, None, 0.0)[0])
 
 
-@pytest.mark.parametrize("width", [5, 7])
-def test_columns_of_feature_maps_and_values_of_another_width(width: int) -> None:
-    """More queries than are computed at once, as transposed views."""
-    query, keys = torch.randn(2, 2, 5, 307, dtype=torch.float64, requires_grad=True).unbind()
-    values = torch.randn(2, width, 307, dtype=torch.float64)
-    parts = (query.mT, keys.mT, values.mT)
-    fused, _ = dot_product_attention(*parts)
-    explicit, _ = dot_product_attention(*parts, need_weights=True)
-    torch.testing.assert_close(fused, explicit)
-    slopes = (torch.autograd.grad(y.square().sum(), (query, keys)) for y in (fused, explicit))
-    torch.testing.assert_close(*slopes)
-
-
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_fully_masked_rows_are_zero_with_zero_gradients(

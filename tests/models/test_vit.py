@@ -194,24 +194,6 @@ def test_every_variant_records_full_rows_that_reproduce_its_output(name: str) ->
         assert seen == (near if name == "neighborhood" else [p for p in near if 0 in p])
 
 
-@pytest.mark.parametrize("name", ["neighborhood", "strided", "lsh"])
-def test_explanations_multiply_full_rows_with_zeros(name: str) -> None:
-    model, photo = made(**VARIANTS[name], img_size=(48, 80)), pixels(48, 80, 3)
-    with va.record(model) as recording:
-        model(photo.permute(2, 0, 1)[None])
-    first, last = (weights[0].mean(0) for weights in recording.weights)
-    for weights in (first, last):
-        assert 0.2 < (weights == 0).float().mean() < 0.9
-    tokens = int(model.global_pool == "class")
-    read = torch.eye(len(first))[:1] if tokens else torch.full((1, len(first)), 1 / len(first))
-    [heatmap] = va.explain(model, photo.numpy(), "attention")
-    torch.testing.assert_close(heatmap.values.flatten(), (read @ last)[0, tokens:])
-    [heatmap] = va.explain(model, photo.numpy(), "rollout")
-    half = torch.eye(len(first)) / 2
-    rolled = read @ (half + last / 2) @ (half + first / 2)
-    torch.testing.assert_close(heatmap.values.flatten(), rolled[0, tokens:])
-
-
 @pytest.mark.parametrize("pool", ["class", "sequence"])
 def test_attention_to_mixtures_of_tokens_has_no_map(pool: str) -> None:
     """Linformer's weights are not drawn: neither as attention nor in a rollout beside a pool."""

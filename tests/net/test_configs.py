@@ -25,14 +25,6 @@ RECIPES = [*CONFIGS, *VARIANTS]
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=[each.name for each in CONFIGS])
 
 
-def test_lists_are_not_empty() -> None:
-    assert {"scenes_demo", "scenes_soft", "flickr8k_soft", "mnist_resnet_cbam", "stn_mnist"} <= {
-        recipe.name for recipe in CONFIGS
-    }
-    assert {"scenes_hard", "scenes_adaptive", "cct_cifar10"} <= {each.name for each in VARIANTS}
-    assert len({recipe.name for recipe in RECIPES}) == len(RECIPES)
-
-
 def test_scst_config_has_the_model_and_data_of_its_pretraining() -> None:
     scst, pretraining = settings("flickr8k_cider"), settings("flickr8k_soft")
     assert scst["data"] == pretraining["data"]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from torch import nn
 from torch.optim import SGD
 
@@ -19,29 +18,7 @@ from visattn.models import (
     VisionTransformer,
 )
 from visattn.results.kinds import SPECIAL_TOKENS
-from visattn.training.optim import OptimConfig, cosine, parameters_by_part, trapezoid, undecayed
-
-
-@given(
-    total=st.integers(1, 997),
-    warmup=st.integers(0, 97),
-    start=st.floats(0, 0.9),
-    final=st.floats(0, 1),
-)
-def test_schedules_rise_and_fall_between_zero_and_one(
-    total: int, warmup: int, start: float, final: float
-) -> None:
-    options: dict[str, Any] = {"warmup_steps": warmup, "final_fraction": final}
-    for schedule in (partial(trapezoid, decay_start=start), cosine):
-        factors = [schedule(step, total, **options) for step in range(total + 3)]
-        assert all(0 <= factor <= 1 for factor in factors)
-        peak = factors.index(max(factors))
-        assert factors[: peak + 1] == sorted(factors[: peak + 1])
-        assert factors[peak:] == sorted(factors[peak:], reverse=True)
-        if warmup < total:
-            assert factors[-1] == pytest.approx(final)
-    if warmup < total:
-        assert cosine(warmup, total, **options) == pytest.approx(1)
+from visattn.training.optim import OptimConfig, parameters_by_part, undecayed
 
 
 def test_schedules_of_a_config_by_hand() -> None:

@@ -199,19 +199,6 @@ def test_the_frozen_part_and_its_tail_compose_to_the_encoder_in_each_class_of_ti
         assert (cut.channels, cut.grid_size) == (whole.channels, whole.grid_size)
 
 
-def test_selected_stages_are_read_behind_the_cut_or_nothing_is_cut() -> None:
-    for stage, cached in (([None, 3], True), ([2, None], True), ([None, 1], False)):
-        options: dict[str, Any] = {"img_size": (96, 64), "stage": stage}
-        cut = TimmEncoder(RESNET, **options, unfreeze_from_stage=3).eval()
-        whole = TimmEncoder(RESNET, **options).eval()
-        whole.load_state_dict(cut.state_dict())
-        with torch.no_grad():
-            kept = cut.stage_features(pixels(2, 3, 96, 64))
-            torch.testing.assert_close(cut.merge_stages(kept), whole(pixels(2, 3, 96, 64)))
-        assert cut.frozen is cached
-        assert len(kept) == 2 - cached
-
-
 def test_what_is_not_a_chain_is_not_cached() -> None:
     for name, first, frozen in ((VIT, 4, False), (NHWC, 2, False), (RESNET, 4, True)):
         encoder = TimmEncoder(name, img_size=(64, 64), unfreeze_from_stage=first)

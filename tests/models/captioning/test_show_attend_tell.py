@@ -61,22 +61,6 @@ def hard(places: Any = None, attention: Any = "hard") -> ShowAttendTell:
     return captioner(ShowAttendTell, sharp=True, attention=attention, places=places)
 
 
-def test_hard_attention_reads_one_position_and_expectation_all_of_them() -> None:
-    model, plain, (captions, lengths) = hard(), hard(attention="soft"), batch()
-    features = numbers(4, 12, *GRID)
-    assert (model.places, plain.places) == ("argmax", None)
-    output = model.teacher_force(features, captions, lengths)
-    weights, alpha = output.attention.weights, output.attention.probabilities
-    assert alpha is not None
-    assert set(weights.flatten().tolist()) == {0.0, 1.0}
-    assert torch.equal(weights.argmax(-1), alpha.argmax(-1))
-    assert len(set(weights.argmax(-1).tolist())) > 2
-    model.places = "expectation"
-    ours, theirs = (each.teacher_force(features, captions, lengths) for each in (model, plain))
-    assert torch.equal(ours.logits, theirs.logits)
-    assert torch.equal(ours.attention.weights, theirs.attention.weights)
-
-
 def test_sampled_positions_have_the_probabilities_of_the_attention() -> None:
     model, token = hard("sample"), torch.tensor([[5]])
     torch.manual_seed(3)

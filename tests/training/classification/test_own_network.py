@@ -111,20 +111,6 @@ def test_networks_of_torchvision_and_timm_are_classifiers_too() -> None:
         ModuleClassifier("ab", "visattn.models.base.SmallEncoder", img_size=(64, 64))
 
 
-def test_an_option_that_a_class_of_ones_own_lacks_is_named(
-    network: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = (
-        "from visattn.training import ClassificationTask\nclass Mine(ClassificationTask): pass\n"
-    )
-    Path("own_tasks.py").write_text(lines)
-    monkeypatch.setenv("VISATTN_TRUST_MODULES", "own_network,own_tasks")
-    text = config({"class_path": network}).replace(": ClassificationTask", ": own_tasks.Mine")
-    Path("own.yaml").write_text(text)
-    assert main(["fit", "--config", "own.yaml", "--model.mixxup", "0.1"]) == 2
-    assert "--model: Mine has no option mixxup; did you mean mixup?" in capsys.readouterr().err
-
-
 def test_code_of_others_does_not_run(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VISATTN_TRUST_MODULES")
     with pytest.raises(ValueError, match="trust it: VISATTN_TRUST_MODULES=own_network"):
