@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from model_examples import EXAMPLES
-from torch import Tensor, nn
+from torch import nn
 
 import visattn
 from visattn.models.base import SmallEncoder
@@ -91,29 +91,6 @@ def test_a_config_has_what_the_attributes_are_and_survives_copies(name: str) -> 
         if isinstance(before, int | float) and not isinstance(before, bool) and not derived:
             setattr(model, argument, 2 * before)
             assert model_config(model)["arguments"][argument] == 2 * before, argument
-
-
-class Tinted(SmallEncoder):
-    """An encoder of a user: its own argument, set before the constructor of the base."""
-
-    def __init__(self, img_size: tuple[int, int], tint: float = 0.5, *, dropout: float = 0.1):
-        self.tint = tint
-        super().__init__(img_size, channels=8)
-        self.drop = nn.Dropout(dropout)
-
-    def forward_features(self, images: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.drop(each) + self.tint for each in super().forward_features(images))
-
-
-def test_classes_of_users_are_saved_and_loaded(tmp_path: Path) -> None:
-    model = Tinted((16, 24), tint=2.0).eval()
-    config = model_config(model)
-    assert config["class"] == "Tinted"
-    assert config["arguments"] == {"img_size": [16, 24], "tint": 2.0, "dropout": 0.1}
-    visattn.save(model, tmp_path / "model.safetensors")
-    again = visattn.load(tmp_path / "model.safetensors")
-    assert type(again) is Tinted
-    assert_equal(output(again), output(model))
 
 
 def test_classes_of_visattn_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,15 +67,6 @@ def test_non_divisible_grids_are_interpolated() -> None:
     torch.testing.assert_close(joined[0, 1], expected)
 
 
-@pytest.mark.parametrize("coordinates", [True, False])
-def test_coordinate_channels_encode_the_position(*, coordinates: bool) -> None:
-    encoder = SmallEncoder((64, 128), channels=12, coord_scale=coordinates).eval()
-    with torch.no_grad():
-        features = encoder(torch.full((1, 3, 64, 128), 90, dtype=torch.uint8))
-    inner = features[0, :, 4, 4:12]  # farther from the border than the receptive field
-    assert torch.allclose(inner, inner[:, :1].expand_as(inner), atol=1e-5) != coordinates
-
-
 @pytest.mark.parametrize(("kernels", "side"), [((3, 3), 54), ((3, 1), 38), ((1, 1), 22)])
 def test_receptive_field_is_symmetric_around_its_cell(kernels: tuple[int, int], side: int) -> None:
     encoder = SmallEncoder((104, 104), channels=4, coord_scale=False, kernels=kernels).eval()
