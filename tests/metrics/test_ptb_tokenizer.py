@@ -9,25 +9,14 @@ from hypothesis import given, strategies as st
 
 from visattn.data.captions.batch import Vocabulary
 from visattn.metrics.ngrams import bleu_scores, ngram_counts
-from visattn.metrics.ptb_tokenizer import REMOVED, ptb_tokenize, simplify_characters, token_spans
+from visattn.metrics.ptb_tokenizer import ptb_tokenize, simplify_characters, token_spans
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_captions.json").read_text())
-
-texts = st.text(st.characters(codec="utf-8"), max_size=61)
 
 
 @pytest.mark.parametrize("caption", GOLDEN["tokens"])
 def test_tokens_match_the_official_tokenizer(caption: str) -> None:
     assert " ".join(ptb_tokenize(caption)) == GOLDEN["tokens"][caption]
-
-
-@given(text=texts)
-def test_tokens_are_nonempty_without_spaces_and_not_punctuation(text: str) -> None:
-    for token in ptb_tokenize(text):
-        assert token
-        assert token not in REMOVED
-        assert " " not in token
-        assert "\n" not in token
 
 
 @given(text=st.text("ab '’.-,&5", max_size=23))

@@ -6,17 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from scipy.ndimage import map_coordinates
 from torch import Tensor
-from torch.nn.functional import interpolate
 from torchvision.transforms import v2
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
-
-GRIDS = st.tuples(st.integers(1, 11), st.integers(1, 11))
-SIZES = st.tuples(st.integers(1, 61), st.integers(1, 61))
 
 
 def random_values(shape: tuple[int, ...], seed: int = 7) -> Tensor:
@@ -49,16 +44,6 @@ def test_interpolation_equals_that_of_scipy_at_the_positions_of_pixels(name: str
     left, top, right, bottom = geometry.region
     expected[(x < left) | (x > right) | (y < top) | (y > bottom)] = np.nan
     np.testing.assert_allclose(map_of(values, geometry).resize_to_image(), expected)
-
-
-@given(grid=GRIDS, size=SIZES)
-def test_interpolation_equals_torch_for_a_whole_image(
-    grid: tuple[int, int], size: tuple[int, int]
-) -> None:
-    values = random_values((2, *grid))
-    expected = interpolate(values[None], size, mode="bilinear", align_corners=False)[0]
-    geometry = Geometry.identity(size).resized((224, 224))
-    torch.testing.assert_close(map_of(values, geometry).resize_to_image(), expected)
 
 
 def test_cells_of_a_crop_have_the_right_position() -> None:
