@@ -11,7 +11,7 @@ import visattn as va
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
-from visattn.results.scale import MapScale, map_scale
+from visattn.results.scale import map_scale
 
 
 def make_map(values: Any, kind: Any = "gradient", **info: Any) -> AttentionMap:
@@ -56,14 +56,6 @@ def test_maps_of_rounding_errors_say_so() -> None:
     photo, geometry = np.full((4, 6, 3), 120, np.uint8), Geometry.identity((4, 6))
     with pytest.warns(UserWarning, match="is nearly zero, from 0 to 1e.21"):
         va.overlay(photo, replace(tiny, geometry=geometry))
-
-
-def test_percentile_scale_clips_one_percent_at_each_end() -> None:
-    values = np.random.default_rng(1).random((31, 37)) + 5
-    scale = map_scale([make_map(values)], "percentile")
-    ends = np.quantile(values.astype(np.float32).astype(float), [0.01, 0.99])
-    assert [scale.vmin, scale.vmax] == pytest.approx(ends.tolist())
-    assert map_scale([make_map(np.ones((3, 3)))], "percentile") == MapScale("percentile", 0.0, 1.0)
 
 
 def test_scale_of_rise_starts_at_the_minimum() -> None:
