@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
 # "0, cat" and "0 cat": the number would become part of the name.
 _NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
-ModelT = TypeVar("ModelT", bound="nn.Module")
+ModelT = TypeVar("ModelT")
 DEFAULTS = {
     "caption": "photo-captioner",
     "overlay": "imagenet-classifier",

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any
 
 from visattn.io.safe_text import print_message, silence, terminal_text
 
@@ -164,7 +164,7 @@ class _AboveLine(io.TextIOBase):
     A line that is rewritten repeatedly, such as a download's progress bar, appears in that line.
     """
 
-    def __init__(self, stream: TextIO, console: "Console", shown: Activity) -> None:
+    def __init__(self, stream: Any, console: "Console", shown: Activity) -> None:
         self._stream = stream
         self._console = console
         self._shown = shown

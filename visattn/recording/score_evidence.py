@@ -76,8 +76,8 @@ def last_layers(outputs: Iterable[Tensor]) -> tuple[list[Edge], list[Edge]]:
     return [edge for edge in edges if is_layer(edge)], [e for e in edges if not is_layer(e)]
 
 
-def last_computed(outputs: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the output that is computed from all others; None if there is none.
+def last_computed(outputs: Mapping[Any, Tensor]) -> Any:
+    """Return the key of the output that is computed from all others; None if there is none.
 
     Outputs that are computed from another one without a layer, such as its softmax, do not count.
     """

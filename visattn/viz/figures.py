@@ -205,7 +205,7 @@ def show(
     ax.spines[:].set_visible(False)
 
 
-def outline(ax: Axes, box: Sequence[float], color: Any = "white", width: float = 1.0) -> None:
+def outline(ax: Axes, box: Iterable[float], color: Any = "white", width: float = 1.0) -> None:
     """Draw the frame of a box with a dark halo.
 
     Args:
