@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import os
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
@@ -59,10 +58,9 @@ def check_shapes_alone() -> None:
 
     That is most of it: to decorate a function takes a millisecond, to enter it a hundred
     microseconds each time, and loops call the same functions with the same shapes thousands of
-    times. VISATTN_CHECK_ALL=1 has all calls of all functions checked, as `make test-all` does.
+    times.
     """
-    if os.environ.get("VISATTN_CHECK_ALL", "0") == "0":
-        pytest.MonkeyPatch().setattr(jaxtyping, "jaxtyped", around_shapes)
+    pytest.MonkeyPatch().setattr(jaxtyping, "jaxtyped", around_shapes)
 
 
 def around_shapes(*, typechecker: Any) -> Callable[[Any], Any]:
