@@ -323,7 +323,7 @@ def _whole_patches(
     most = math.ceil(min(measured + limit + doubt, _MOST * count))
     for number in [fixed] if fixed else [half / 2 for half in range(2 * count - 1, 2 * most + 1)]:
         own, off = length / number, abs(number - measured)
-        if number % 1 and off > _HALF:
+        if number % 1 and (off > _HALF or side % number):  # of whole pixels
             continue
         inside = [(edge - frame[0]) / own for edge in shown]
         start, stop = math.floor(inside[0] + _EDGE), math.ceil(inside[1] - _EDGE)
