@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 from random import Random
 
+import lightning.pytorch  # noqa: F401 (see below)
 import numpy as np
 import pytest
 import torch
@@ -17,6 +18,8 @@ from shape_checks import check_shapes_alone, forget_calls
 settings.register_profile("visattn", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("visattn")
 
+# Lightning is imported first: for a float beartype makes Union[float, int], which typing's cache
+# then returns for Lightning's Union[int, float], so that limit_train_batches: 1 is read as 1.0.
 check_shapes_alone()
 TESTS = Path(__file__).parent / "tests"
 # One thread sums in one order and is fastest for tensors this small; make test-machines tries more.

@@ -186,9 +186,7 @@ def tiny_run(*callbacks: dict[str, Any], test: int = 11) -> str:
     """Return the config of a captioner of scenes that is trained for two steps, as YAML."""
     task = of("CaptioningTask", captioner=of("ShowAttendTell", encoder=trained(24, 24), **SOFT))
     source = of("SceneCaptions", image_size=24, train=3, val=3, test=test)
-    return as_yaml(
-        task, data("Caption", source, 7), limit_train_batches=0.5, callbacks=[*callbacks]
-    )
+    return as_yaml(task, data("Caption", source, 7), limit_train_batches=1, callbacks=[*callbacks])
 
 
 FAULTS = {"callbacks": [of("EMA", decay=0.7), of("task_runs.FaultInjector")]}
