@@ -168,3 +168,21 @@ def test_lists_of_photos(own: Run, capsys: Capsys, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"photos/dog.png\n")))
     assert own(OVERLAY, "other", "--files-from", "-") == 0
     assert capsys.readouterr().out.startswith("dog\t")
+
+
+def test_photos_that_vanish_during_a_run_are_skipped(
+    own: Run, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from visattn.commands import loop
+
+    names = loop.result_names
+
+    def removing(*args: object, **options: object) -> object:
+        Path("photos/dog.png").unlink()
+        return names(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "result_names", removing)
+    assert own(COMMANDS[0], "photos") == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("cat\t")
+    assert "visattn: skipped photos/dog.png: no such file\n" in err

@@ -4,10 +4,49 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, strategies as st
 
 from visattn.geometry.affine import Geometry
+
+SIDES = st.integers(2, 97)
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> Geometry:
+    """Draw a chain of up to five preprocessing steps."""
+    made = Geometry.identity((draw(SIDES), draw(SIDES)))
+    for step in draw(st.lists(st.sampled_from(["resize", "crop", "pad", "flip"]), max_size=5)):
+        y, x = made.input_size
+        if step == "resize":
+            made = made.resized((draw(SIDES), draw(SIDES)))
+        elif step == "crop":
+            top, left = draw(st.integers(0, y - 1)), draw(st.integers(0, x - 1))
+            size = draw(st.integers(1, y - top)), draw(st.integers(1, x - left))
+            made = made.cropped(top, left, size)
+        elif step == "pad":
+            top, left = draw(st.integers(0, 7)), draw(st.integers(0, 7))
+            made = made.padded(top, left, (y + top + draw(st.integers(0, 7)), x + left + 3))
+        else:
+            made = made.flipped()
+    return made
+
+
+@given(geometry=geometries(), place=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+def test_forward_and_inverse_are_inverse(geometry: Geometry, place: tuple[float, float]) -> None:
+    point = torch.tensor([place], dtype=torch.float64) * 100
+    there = geometry.to_image(point)
+    torch.testing.assert_close(geometry.to_input(there), point, rtol=0, atol=1e-6)
+
+
+@given(geometry=geometries())
+def test_visible_region_is_inside_the_image(geometry: Geometry) -> None:
+    left, top, right, bottom = geometry.region
+    height, width = geometry.image_size
+    assert -1e-9 <= left <= right <= width + 1e-9
+    assert -1e-9 <= top <= bottom <= height + 1e-9
 
 
 def test_each_step_by_hand() -> None:
@@ -63,6 +102,18 @@ REFUSED: list[tuple[Callable[[], Geometry], str]] = [
 def test_what_is_no_geometry_is_refused(call: Callable[[], Geometry], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         call()
+
+
+@given(geometry=geometries())
+def test_seen_share_is_the_area_of_pixels_inside_the_region(geometry: Geometry) -> None:
+    left, top, right, bottom = geometry.region
+    height, width = geometry.image_size
+    fine = 8  # samples along each side of a pixel
+    x = (np.arange(width * fine) + 0.5) / fine
+    y = (np.arange(height * fine) + 0.5) / fine
+    inside = ((x > left) & (x < right)).mean() * ((y > top) & (y < bottom)).mean()
+    assert abs(geometry.seen_share - inside) <= 2 / fine / min(height, width)
+    assert bool(geometry.seen_text) == (geometry.seen_share < 0.985)
 
 
 def test_seen_text_of_a_panorama() -> None:
