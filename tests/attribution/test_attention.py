@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from random_numbers import numbers
 from torch import Tensor
 
 from visattn.attribution.attention import (
@@ -25,6 +26,7 @@ from visattn.recording.recorder import record
 from visattn.recording.subject import Subject, analyze_model
 
 GRID = (3, 5)
+IMAGES = numbers(2, 3, 24, 40)
 POOLS: dict[str, dict[str, Any]] = {
     "class": {"reg_tokens": 2},
     "distilled": {},
@@ -51,11 +53,6 @@ def transformer(pool: str) -> Subject:
         if weight.ndim > 1:
             weight.data *= 12  # so that attention is far from uniform
     return analyze_model(model.double())
-
-
-def inputs(count: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(count, 3, 24, 40, generator=generator, dtype=torch.float64)
 
 
 def eager(subject: Subject, x: Tensor, index: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -115,7 +112,7 @@ FORMULAS: dict[str, Callable[[Lists, Lists], Tensor]] = {
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("method", FORMULAS)
 def test_methods_are_their_formulas_of_the_weights_of_timm(method: str, pool: str) -> None:
-    subject, x = transformer(pool), inputs()
+    subject, x = transformer(pool), IMAGES
     weights, slopes = eager(subject, x, 2)
     if pool != "attention":
         rows = pooled_rows(pool, FORMULAS[method](weights, slopes))
@@ -132,7 +129,7 @@ def test_methods_are_their_formulas_of_the_weights_of_timm(method: str, pool: st
 
 
 def test_heads_layers_and_queries_are_selected() -> None:
-    subject, x = transformer("class"), inputs()
+    subject, x = transformer("class"), IMAGES
     layers, _ = eager(subject, x, 0)
 
     def explained(method: str = "attention", **options: Any) -> Tensor:
@@ -164,9 +161,9 @@ def test_layers_that_run_twice_raise_an_error() -> None:
     subject = transformer("class")
     twice = replace(subject, forward=lambda x: subject.scores(x) + subject.scores(-x))
     with pytest.raises(ValueError, match=r"each of 3 attention layers of vit_tiny.* got 6 maps"):
-        rollout(twice, inputs(), resolve_target(0, twice))
+        rollout(twice, IMAGES, resolve_target(0, twice))
     with pytest.raises(ValueError, match=r"each of 1 attention layers of vit_tiny.* got 2 maps"):
-        gradient_attention(twice, inputs(), resolve_target(0, twice))
+        gradient_attention(twice, IMAGES, resolve_target(0, twice))
 
 
 def test_a_class_token_may_be_added_by_a_later_layer() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
+from random_numbers import uniform
 from scipy import ndimage
-from torch import Tensor
 from torch.nn.functional import interpolate
 
 from visattn.attribution.saliency import (
@@ -18,12 +18,6 @@ from visattn.attribution.saliency import (
     normalize_peaks,
     saliency_scanpaths,
 )
-
-
-def images(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.rand(*shape, generator=random, dtype=torch.float64)
-
 
 Plane = np.ndarray
 
@@ -93,7 +87,7 @@ def plain_saliency(image: Plane, centers: tuple[int, ...], last: int) -> Plane:
 def test_saliency_matches_the_paper(
     size: tuple[int, int], centers: tuple[int, ...], last: int
 ) -> None:
-    two = images(2, 3, *size)
+    two = uniform(2, 3, *size)
     two[1, :, 1:5, 3:11] *= 0.05
     got = itti_koch_saliency(two)
     for image, ours in zip(two, got, strict=True):
@@ -107,7 +101,7 @@ def test_saliency_matches_the_paper(
 def test_saliency_is_in_0_to_1_and_flip_equivariant_at_any_size(
     height: int, width: int, channels: int
 ) -> None:
-    x = images(2, channels, height, width)
+    x = uniform(2, channels, height, width)
     result = itti_koch_saliency(x)
     assert tuple(result.shape) == (2, height, width)
     assert result.min() >= 0
@@ -125,7 +119,7 @@ def test_constant_image_has_zero_saliency() -> None:
 @settings(max_examples=20)
 @given(seed=st.integers(0, 99), height=st.integers(5, 23))
 def test_scanpath_visits_the_strongest_remaining_location(seed: int, height: int) -> None:
-    saliency = images(3, height, 11, seed=seed)
+    saliency = uniform(3, height, 11, seed=seed)
     reach = min(height, 11) / 6
     path = saliency_scanpaths(saliency, 5)
     for plane, places in zip(saliency.tolist(), path.tolist(), strict=True):

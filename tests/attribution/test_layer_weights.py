@@ -5,11 +5,11 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
 from hugging_face_vits import PLAIN
+from random_numbers import photo
 from torch import Tensor, nn
 
 import visattn as va
@@ -22,10 +22,6 @@ METHODS = ("attention", "rollout", "relevance", "gradient_attention", "gradient_
            "legrad")  # fmt: skip
 
 
-def photo(height: int = 48, width: int = 48) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
 def uneven(model: nn.Module) -> nn.Module:
     """Return a model whose attention is far from even."""
     for weight in model.parameters():
@@ -35,7 +31,7 @@ def uneven(model: nn.Module) -> nn.Module:
 
 
 def values(model: nn.Module, method: str, target: Any = 1, **options: Any) -> Tensor:
-    [heatmap] = va.explain(model, photo(), method, target, **options)
+    [heatmap] = va.explain(model, photo(48, 48), method, target, **options)
     return heatmap.values
 
 
@@ -84,7 +80,7 @@ def test_new_weights_in_layers_that_no_score_reads_change_no_map(
     for method, expected in before.items():
         assert expected.max() > 0
         torch.testing.assert_close(values(model, method), expected, atol=1e-6, rtol=1e-4)
-    [named] = va.explain(model, photo(), "attention", layers=unread)
+    [named] = va.explain(model, photo(48, 48), "attention", layers=unread)
     assert named.info.layer == unread
     assert "no score depends on" in named.info.more["unread"]
     with pytest.raises(ValueError, match="attention layers that the scores of .* read"):
@@ -137,11 +133,11 @@ def test_maps_are_drawn_from_the_rows_that_are_read(rows: str) -> None:
     with va.record(model, queries=rows) as recording, torch.no_grad():
         model(torch.randn(1, 3, 48, 48))
     assert recording.maps[-1].site == info.attention_layers[-1].site
-    [heatmap] = va.explain(model, photo(), "attention")
+    [heatmap] = va.explain(model, photo(48, 48), "attention")
     assert heatmap.info.more["rows"] == {"class": "class", "patches": "patches"}.get(
         rows, "class 0.1, patches 0.9"
     )
-    assert "rows" not in va.explain(model, photo(), "attention", queries=[0])[0].info.more
+    assert "rows" not in va.explain(model, photo(48, 48), "attention", queries=[0])[0].info.more
 
 
 def test_a_target_function_is_drawn_from_the_rows_that_it_reads() -> None:
@@ -157,7 +153,7 @@ def test_a_target_function_is_drawn_from_the_rows_that_it_reads() -> None:
         torch.testing.assert_close(drawn, values(model, "attention", target, queries=queries))
     target = lambda output: output.hidden_states[1][:, 0, 3]  # noqa: E731
     model.config.output_hidden_states = True
-    [heatmap] = va.explain(model, photo(), "attention", target)
+    [heatmap] = va.explain(model, photo(48, 48), "attention", target)
     assert heatmap.info.layer == "layers.0.attention"
 
 

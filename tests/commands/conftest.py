@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
+from random_numbers import photo
 
 from visattn.cli import main
 
@@ -30,6 +30,5 @@ def photos(tmp_path: Path) -> Path:
     ):
         path = folder / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(path)
+        Image.fromarray(photo(*size, seed)).save(path)
     return folder

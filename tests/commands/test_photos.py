@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
+from random_numbers import photo, png
 
 import visattn as va
 from visattn.images.sources import find_images
@@ -122,17 +121,11 @@ def test_walks_are_ordered_finite_and_stay_inside(tmp_path: Path) -> None:
         assert [path.relative_to(inside).as_posix() for path in results] == expected[:-1]
 
 
-def photo(seed: int) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (29, 41, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
-    return file.getvalue()
-
-
 def test_an_archive_is_resumed_and_a_changed_member_is_computed_again(
     run: Run, tmp_path: Path, capsys: Capsys
 ) -> None:
-    entries = {"a/1.png": photo(1), "b/1.png": photo(2), "b/bad.png": b"no photo", "../x.png": b""}
+    one, two, three = (png(photo(29, 41, seed)) for seed in (1, 2, 3))
+    entries = {"a/1.png": one, "b/1.png": two, "b/bad.png": b"no photo", "../x.png": b""}
     archive, out = tmp_path / "photos.zip", tmp_path / "out"
 
     def written(**changed: bytes) -> dict[str, int]:
@@ -154,7 +147,7 @@ def test_an_archive_is_resumed_and_a_changed_member_is_computed_again(
     made = json.loads((out / "b/1.json").read_text())["made"]
     assert made["photo"] == f"zip://b/1.png::{archive}"
     assert written() == first
-    second = written(**{"b/1.png": photo(3)})
+    second = written(**{"b/1.png": three})
     assert second["a/1.npz"] == first["a/1.npz"]
     assert second["b/1.npz"] != first["b/1.npz"]
 

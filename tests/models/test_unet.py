@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from random_numbers import numbers
 
 import visattn
 from visattn.models.backbones.timm_encoder import TimmEncoder
@@ -9,10 +10,6 @@ from visattn.models.base import SmallEncoder
 from visattn.models.unet import UNet
 
 CLASSES = ("background", "cat", "dog")
-
-
-def noise(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(7))
 
 
 def small(block: str | None = None) -> UNet:
@@ -25,12 +22,12 @@ def test_stages_may_come_in_any_order() -> None:
     first = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[0, 2, 3]))
     other = UNet(CLASSES, TimmEncoder("test_resnet", img_size=(64, 64), stage=[3, 0, 2]))
     other.load_state_dict(first.state_dict())
-    images = noise(1, 3, 64, 64)
+    images = numbers(1, 3, 64, 64, dtype=torch.float32)
     torch.testing.assert_close(first.eval()(images), other.eval()(images))
 
 
 def test_gates_are_on_the_grids_of_the_skip_connections_and_recorded() -> None:
-    model, images = small("gate"), noise(2, 3, 24, 40)
+    model, images = small("gate"), numbers(2, 3, 24, 40, dtype=torch.float32)
     output = model.segment(images)
     assert [tuple(gate.shape) for gate in output.gates] == [(2, 6, 10), (2, 12, 20)]
     assert torch.equal(model(images), output.logits)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from random_numbers import photo
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageError
@@ -37,10 +38,6 @@ def model() -> ShowAttendTell:
     return captioner.eval()
 
 
-def noise(y: int = 53, x: int = 83, *, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (y, x, 3), dtype=np.uint8)
-
-
 def assert_same(result: Caption, other: Caption) -> None:
     assert result.words == other.words
     assert result.finished == other.finished
@@ -51,14 +48,14 @@ def assert_same(result: Caption, other: Caption) -> None:
 
 
 def test_photos_of_a_batch_have_the_captions_that_they_have_alone(model: ShowAttendTell) -> None:
-    images = [noise(20 + 7 * i, 90 - 11 * i, seed=i) for i in range(7)]
+    images = [photo(20 + 7 * i, 90 - 11 * i, seed=i) for i in range(7)]
     for together, image in zip(caption(model, images), images, strict=True):
         (alone,) = caption(model, image)
         assert_same(together, alone)
 
 
 def test_caption_fields_are_consistent(model: ShowAttendTell) -> None:
-    (result,) = caption(model, noise(), max_length=7)
+    (result,) = caption(model, photo(), max_length=7)
     count = len(result.words)
     assert result.text == " ".join(result.words)
     assert set(result.words) <= set(WORDS[4:])
@@ -72,12 +69,12 @@ def test_caption_fields_are_consistent(model: ShowAttendTell) -> None:
     assert (result.maps.info.model, result.maps.info.image) == ("ShowAttendTell", "image")
     assert result.maps.info.more == {"beam_size": 5, "resize_mode": "crop"}
     model.decoder.output.bias.data[2] = -100.0  # never the end
-    (cut,) = caption(model, noise(), max_length=5)
+    (cut,) = caption(model, photo(), max_length=5)
     assert (len(cut.words), cut.finished) == (5, False)
 
 
 def test_alternatives_are_ranked(model: ShowAttendTell) -> None:
-    for best in caption(model, [noise(), noise(31, 97, seed=1)], num_captions=4, max_length=9):
+    for best in caption(model, [photo(), photo(31, 97, seed=1)], num_captions=4, max_length=9):
         every = [best, *best.alternatives]
         assert len(every) == 4
         assert len({other.words for other in every}) == 4
@@ -95,7 +92,7 @@ def test_alternatives_are_ranked(model: ShowAttendTell) -> None:
 def test_maps_are_placed_on_the_original(
     model: ShowAttendTell, resize_mode: ResizeMode, region: tuple[float, ...]
 ) -> None:
-    (result,) = caption(model, noise(50, 200), resize_mode=resize_mode, max_length=3)
+    (result,) = caption(model, photo(50, 200), resize_mode=resize_mode, max_length=3)
     assert result.maps.geometry is not None
     assert result.maps.geometry.region == pytest.approx(region, abs=0.5)
     placed = result.maps.resize_to_image()
@@ -103,7 +100,7 @@ def test_maps_are_placed_on_the_original(
     visible = ~placed[0].isnan()
     assert visible[25].sum() == pytest.approx(region[2] - region[0], abs=2)
     assert visible[:, 100].all()
-    drawn = overlay(noise(50, 200), result.maps[0], smooth=False, vmax=0.2)
+    drawn = overlay(photo(50, 200), result.maps[0], smooth=False, vmax=0.2)
     assert drawn.size == (200, 50)
 
 
@@ -114,12 +111,12 @@ def test_model_and_random_state_are_restored(model: ShowAttendTell) -> None:
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    (first,) = caption(model, noise())
-    (again,) = caption(model, noise())
+    (first,) = caption(model, photo())
+    (again,) = caption(model, photo())
     assert_same(first, again)  # no dropout, no batch statistics
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(ValueError, match="1 <= num_captions <= beam_size"):
-        caption(model, noise(), num_captions=7)
+        caption(model, photo(), num_captions=7)
     assert {name: module.training for name, module in model.named_modules()} == modes
     assert all(torch.equal(weights[name], t) for name, t in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())
@@ -131,12 +128,12 @@ def test_folders_are_searched_and_unreadable_files_skipped(
     folder, single = tmp_path / "in", tmp_path / "one.png"
     (folder / "deep").mkdir(parents=True)
     for index, name in enumerate(("b.png", "a.png", "deep/c.png")):
-        Image.fromarray(noise(seed=index)).save(folder / name)
+        Image.fromarray(photo(seed=index)).save(folder / name)
     (folder / "broken.png").write_bytes(b"no image")
-    Image.fromarray(noise(seed=7)).save(single)
+    Image.fromarray(photo(seed=7)).save(single)
     names = [str(folder / name) for name in ("a.png", "b.png", "deep/c.png")]
     with pytest.warns(UserWarning, match=r"skipped .*broken.png: ") as warned:
-        mixed = caption(model, [single, str(folder), noise()], batch_size=2, max_length=3)
+        mixed = caption(model, [single, str(folder), photo()], batch_size=2, max_length=3)
     assert len(warned) == 1
     assert [each.image for each in mixed] == [str(single), *names, "image"]
     with pytest.raises(ImageError, match=r"broken.png"):
@@ -144,19 +141,19 @@ def test_folders_are_searched_and_unreadable_files_skipped(
 
 
 def test_overlay_refuses_maps_that_do_not_fit(model: ShowAttendTell) -> None:
-    pixels = noise()
+    pixels = photo()
     (result,) = caption(model, pixels, max_length=3)
     with pytest.raises(ValueError, match=r"draws one map, got .*; select one: maps\[0\]"):
         overlay(pixels, result.maps)
-    with pytest.raises(ValueError, match=r"belongs to an image of \(53, 83\) .* has \(54, 83\)"):
-        overlay(noise(54, 83), result.maps[0])
+    with pytest.raises(ValueError, match=r"belongs to an image of \(61, 83\) .* has \(62, 83\)"):
+        overlay(photo(62, 83), result.maps[0])
     unplaced = AttentionMap(torch.eye(3), "here", "gate")
     with pytest.raises(ValueError, match="here has none; call with_geometry"):
         overlay(pixels, unplaced)
 
 
 def test_plain_arrays_cover_the_whole_image() -> None:
-    image, values = noise(30, 40), torch.rand(3, 5)
+    image, values = photo(30, 40), torch.rand(3, 5)
     placed = AttentionMap(values, "x", "gradient", Geometry.identity((30, 40)))
     expected = np.array(overlay(image, placed))
     for array in (values, values.numpy(), values.tolist(), values.double(), values.half().float()):

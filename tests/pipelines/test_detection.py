@@ -1,8 +1,8 @@
 """Detection in photos: boxes and maps in the coordinates of the original, and figures."""
 
-import numpy as np
 import pytest
 import torch
+from random_numbers import photo
 from small_detectors import small_detector
 
 from visattn.functional.boxes import center_to_corners
@@ -13,14 +13,10 @@ from visattn.viz.detections import detection_figure
 SIZES = [(48, 80), (3, 200), (97, 31), (24, 40)]
 
 
-def photo(size: tuple[int, int], seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("mode", ["pad", "squash", "crop"])
 def test_boxes_and_maps_lie_on_the_photo(size: tuple[int, int], mode: ResizeMode) -> None:
-    [result] = detect(small_detector(), photo(size), threshold=0.0, resize_mode=mode)
+    [result] = detect(small_detector(), photo(*size), threshold=0.0, resize_mode=mode)
     assert result.objects or size == (3, 200)  # a row of the input, beside all of the boxes
     spec = ResizeSpec(small_detector().img_size, mode=mode)
     assert result.maps.geometry == spec.geometry(size)
@@ -34,7 +30,7 @@ def test_boxes_and_maps_lie_on_the_photo(size: tuple[int, int], mode: ResizeMode
 
 
 def test_boxes_are_those_of_the_model() -> None:
-    model, image = small_detector(), photo((24, 40))
+    model, image = small_detector(), photo(24, 40)
     prediction = model(torch.from_numpy(image).permute(2, 0, 1)[None])
     boxes = center_to_corners(prediction.boxes[0]).clamp(0, 1) * torch.tensor([40, 24, 40, 24])
     [result] = detect(model, image, threshold=0.0)
@@ -46,7 +42,7 @@ def test_boxes_are_those_of_the_model() -> None:
 
 
 def test_threshold_and_number_of_detections() -> None:
-    model, image = small_detector(), photo((24, 40))
+    model, image = small_detector(), photo(24, 40)
     [everything] = detect(model, image, threshold=0.0)
     scores = [each.score for each in everything.objects]
     [selected] = detect(model, image, threshold=scores[2])
@@ -59,7 +55,7 @@ def test_threshold_and_number_of_detections() -> None:
 
 
 def test_maps_are_the_recorded_attention() -> None:
-    model, image = small_detector(), photo((24, 40))
+    model, image = small_detector(), photo(24, 40)
     looked = detector_attention(model, torch.from_numpy(image).permute(2, 0, 1)[None])
     [result] = detect(model, image, threshold=0.0)
     queries = [each.query for each in result.objects]
@@ -68,7 +64,7 @@ def test_maps_are_the_recorded_attention() -> None:
 
 
 def test_layers_have_their_own_maps_and_the_model_is_restored() -> None:
-    model, image = small_detector().train(), photo((24, 40))
+    model, image = small_detector().train(), photo(24, 40)
     [last], [first], [mean] = (
         detect(model, image, threshold=0.0, layers=layers) for layers in (-1, [0], (0, 1))
     )

@@ -5,10 +5,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 import timm
 import torch
+from random_numbers import photo
 from torch import nn
 from torchvision import transforms
 from torchvision.transforms import Resize, ToTensor
@@ -32,10 +32,6 @@ QUICK: dict[str, dict[str, Any]] = {
     "integrated_gradients": {"n_steps": 3},
     "occlusion": {"sliding_window_size": 24},
 }
-
-
-def photo(rows: int = 61, columns: int = 83, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (rows, columns, 3), dtype=np.uint8)
 
 
 def cnn() -> AttentionResNet:
@@ -92,27 +88,26 @@ def test_captioners_have_one_map_per_word() -> None:
 
 
 def test_loaded_models_bring_their_preprocessing_and_class_names(tmp_path: Any) -> None:
-    photo = np.random.default_rng(0).integers(0, 256, (61, 83, 3), np.uint8)
     classifier = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
     va.save(classifier, tmp_path / "classifier.safetensors")
     loaded = va.load(tmp_path / "classifier.safetensors")
     assert va.methods_for(loaded) == va.methods_for(classifier)
-    [heatmap] = va.explain(loaded, photo, "input_gradient", "dog")
-    [expected] = va.explain(classifier.eval(), photo, "input_gradient", "dog")
+    [heatmap] = va.explain(loaded, photo(), "input_gradient", "dog")
+    [expected] = va.explain(classifier.eval(), photo(), "input_gradient", "dog")
     torch.testing.assert_close(heatmap.values, expected.values)
     captioner = ShowAttendTell((*SPECIAL_TOKENS, "red"), SmallEncoder((24, 24), channels=8))
     va.save(captioner, tmp_path / "captioner.safetensors")
     loaded = va.load(tmp_path / "captioner.safetensors")
-    [caption] = va.caption(loaded, photo, max_length=2)
-    assert caption.text == va.caption(captioner, photo, max_length=2)[0].text
-    assert len(va.explain(loaded, photo, "attention", max_length=2)) == 1
+    [caption] = va.caption(loaded, photo(), max_length=2)
+    assert caption.text == va.caption(captioner, photo(), max_length=2)[0].text
+    assert len(va.explain(loaded, photo(), "attention", max_length=2)) == 1
     network = timm.create_model("resnet10t", num_classes=2).eval()
     [heatmap] = va.explain(
-        mark(network, Loaded(class_names=("a", "b"))), photo, "input_gradient", "b"
+        mark(network, Loaded(class_names=("a", "b"))), photo(), "input_gradient", "b"
     )
     assert heatmap.info.class_name == "b"
     halved = transforms.Compose([Resize((32, 32)), ToTensor()])
-    [heatmap] = va.explain(mark(network, Loaded(transform=halved)), photo, "input_gradient")
+    [heatmap] = va.explain(mark(network, Loaded(transform=halved)), photo(), "input_gradient")
     assert heatmap.values.shape == (32, 32)
 
 

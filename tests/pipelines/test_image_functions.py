@@ -1,29 +1,19 @@
 """Functions of batches of columns, as engines call them: equal to the pipelines, errors in rows."""
 
-import io
 import json
 import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
+from random_numbers import photo, png
 
 import visattn as va
 from visattn.results.captions import Caption
 
-PHOTOS = [
-    np.random.default_rng(seed).integers(0, 256, (40 + 3 * seed, 53, 3), dtype=np.uint8)
-    for seed in range(5)
-]
-
-
-def png(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
-    return file.getvalue()
+PHOTOS = [photo(40 + 3 * seed, 53, seed) for seed in range(5)]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +45,7 @@ def test_maps_of_a_plain_loop_are_those_of_explain(
     assert len(content) < 1000
     maps({"id": [0], "image": [PHOTOS[0]]})
     assert len(pickle.dumps(maps)) < 1000  # the model was loaded and stays here
-    batch = pickle.loads(content)({"id": [*range(5)], "image": [png(photo) for photo in PHOTOS]})
+    batch = pickle.loads(content)({"id": [*range(5)], "image": [png(each) for each in PHOTOS]})
     assert batch.pop("id") == [0, 1, 2, 3, 4]
     check(batch, expected)
 
@@ -65,7 +55,7 @@ def test_datasets_map_gives_the_maps_of_explain(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")
-    table = datasets.Dataset.from_dict({"image": [png(photo) for photo in PHOTOS]})
+    table = datasets.Dataset.from_dict({"image": [png(each) for each in PHOTOS]})
     maps = va.MapImages(cnn, "gradcam")
     table = table.map(maps, batched=True, batch_size=2, remove_columns="image")
     check(table[:], expected)

@@ -9,6 +9,7 @@ import torch
 import transformers
 from hugging_face_vits import hugging_face_vit
 from PIL import Image
+from random_numbers import photo
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 from torch import nn
@@ -39,14 +40,10 @@ def prepare(images: Any, info: ModelInfo | None = None, **passed: Any) -> Prepar
     return prepare_photos(model, info, images, Preprocessing(**passed))
 
 
-def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-
-
 def test_visattn_models_normalize_themselves() -> None:
     model = AttentionResNet(("cat", "dog"), img_size=(32, 48))
     info = ModelInfo("ours", "visattn", (32, 48), model.mean, model.std, "none")
-    images = [noise(61, 53), noise(40, 97, 1)]
+    images = [photo(61, 53), photo(40, 97, 1)]
     batch = prepare(images, info, model=model)
     resized = [resize_to_input(read_image(image), ResizeSpec((32, 48))) for image in images]
     assert torch.equal(
@@ -62,9 +59,9 @@ def test_timm_models_use_the_timm_transform(crop_mode: str) -> None:
     model.pretrained_cfg = {**model.pretrained_cfg, "crop_mode": crop_mode, "crop_pct": 0.9}
     config = resolve_model_data_config(model)
     info = ModelInfo("t", "timm", config["input_size"][1:], config["mean"], config["std"], "none")
-    batch = prepare(noise(201, 177), info, model=model)
+    batch = prepare(photo(201, 177), info, model=model)
     theirs: Any = create_transform(**config)
-    assert torch.equal(batch.inputs[0], theirs(Image.fromarray(noise(201, 177))))
+    assert torch.equal(batch.inputs[0], theirs(Image.fromarray(photo(201, 177))))
     assert batch.geometries[0].input_size == config["input_size"][1:]
 
 
@@ -73,20 +70,20 @@ def test_torchvision_and_other_models_are_center_cropped() -> None:
     sources: list[tuple[Library, int]] = [("torchvision", 64), ("other", 56)]
     for source, shorter in sources:
         info = ModelInfo("net", source, (56, 56), *colors, "none")
-        batch = prepare(noise(71, 83), info)
+        batch = prepare(photo(71, 83), info)
         steps = [v1.Resize(shorter), v1.CenterCrop(56), v1.ToTensor(), v1.Normalize(*colors)]
         torch.testing.assert_close(
-            batch.inputs[0], v1.Compose(steps)(Image.fromarray(noise(71, 83))), atol=1e-5, rtol=0
+            batch.inputs[0], v1.Compose(steps)(Image.fromarray(photo(71, 83))), atol=1e-5, rtol=0
         )
         assert batch.geometries[0].region == pytest.approx(
-            prepare(noise(71, 83), transform=steps).geometries[0].region
+            prepare(photo(71, 83), transform=steps).geometries[0].region
         )
 
 
 def test_gray_models_get_gray_images() -> None:
     info = ModelInfo("gray", "other", (17, 17), (0.5,), (0.25,), "none")
-    batch = prepare(noise(17, 17), info)
-    gray = np.array(Image.fromarray(noise(17, 17)).convert("L"))
+    batch = prepare(photo(17, 17), info)
+    gray = np.array(Image.fromarray(photo(17, 17)).convert("L"))
     torch.testing.assert_close(batch.inputs, (torch.tensor(gray)[None, None] / 255 - 0.5) / 0.25)
 
 
@@ -95,17 +92,17 @@ def test_padding_has_the_mean_color() -> None:
     texts = NormalizedInput()  # as a classifier of texts, whose normalization is the usual one
     texts.set_input((20, 40), info.mean, info.std)
     for model in (nn.Identity(), texts):
-        batch = prepare(noise(20, 20), info, resize_mode="pad", model=model)
+        batch = prepare(photo(20, 20), info, resize_mode="pad", model=model)
         assert batch.inputs[..., :10].abs().max() < 0.01
         assert batch.geometries[0].region == (0, 0, 20, 20)
 
 
 def test_inputs_have_the_dtype_of_the_model() -> None:
-    batch = prepare(noise(8, 8), model=nn.Linear(2, 2).double())
+    batch = prepare(photo(8, 8), model=nn.Linear(2, 2).double())
     assert batch.inputs.dtype == torch.float64
 
 
-PHOTO = np.random.default_rng(0).integers(0, 256, (53, 71, 3), dtype=np.uint8)
+PHOTO = photo(53, 71)
 
 
 def processor(**options: Any) -> Any:

@@ -3,8 +3,8 @@
 import io
 import re
 
-import numpy as np
 from PIL import Image
+from random_numbers import photo
 
 import visattn as va
 from visattn.models import RecurrentAttentionModel, ShowAttendTell, SmallEncoder
@@ -12,14 +12,10 @@ from visattn.models.captioning.captioner import SPECIAL_TOKENS
 from visattn.pipelines import glimpses
 
 
-def photo(height: int = 700, width: int = 900) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 255, (height, width, 3), np.uint8)
-
-
 def test_a_caption_shows_the_map_of_the_word_under_the_mouse() -> None:
     words = (*SPECIAL_TOKENS, "red", "<ring>")
     model = ShowAttendTell(words, SmallEncoder((32, 32), channels=8))
-    [caption] = va.caption(model, photo(), max_length=3)
+    [caption] = va.caption(model, photo(700, 900), max_length=3)
     assert caption.thumbnail is not None
     assert max(caption.thumbnail.shape) <= 640
     html = caption._repr_html_()

@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from random_numbers import photo, png
 
 import visattn as va
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "in_a_service.md"
-
-
-def png(seed: int) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (80 + seed, 60, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
-    return file.getvalue()
 
 
 def test_the_guide_answers_each_request_with_the_map_of_its_photo() -> None:
@@ -36,14 +30,14 @@ def test_the_guide_answers_each_request_with_the_map_of_its_photo() -> None:
         torch.set_num_threads(threads)
     explainer = service["explainer"]
     assert isinstance(explainer, va.Explainer)
-    photos = [png(seed) for seed in range(6)]
+    photos = [png(photo(80 + seed, 60, seed)) for seed in range(6)]
     with client_of(service["app"]) as client, ThreadPoolExecutor(3) as pool:
-        answers = [*pool.map(lambda photo: client.post("/map", content=photo), photos)]
-        for photo, answer in zip(photos, answers, strict=True):
+        answers = [*pool.map(lambda each: client.post("/map", content=each), photos)]
+        for sent, answer in zip(photos, answers, strict=True):
             assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
-            [heatmap] = explainer.explain(photo, "gradcam")
+            [heatmap] = explainer.explain(sent, "gradcam")
             with Image.open(io.BytesIO(answer.content)) as drawn:
-                assert np.array_equal(np.asarray(drawn), np.asarray(va.overlay(photo, heatmap)))
+                assert np.array_equal(np.asarray(drawn), np.asarray(va.overlay(sent, heatmap)))
         for url, body, status in (
             ("/map", b"no photo", 415),
             ("/map", photos[0][:200], 415),

@@ -2,19 +2,16 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from random_numbers import photo
 from small_detectors import small_detector
 
 import visattn as va
 from tests.helpers.image_text_models import tiny_detector
 
 SIZE = (64, 96)
-
-
-def photo() -> np.ndarray:
-    return np.random.default_rng(4).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+PHOTO = photo(*SIZE, seed=4)
 
 
 @pytest.mark.parametrize("kind", ["Detr", "ConditionalDetr"])
@@ -46,10 +43,10 @@ def test_the_map_of_a_query_is_its_attention_in_the_last_decoder_layer() -> None
     for model, options in cases:
         explainer = va.Explainer(model, resize_mode="pad", **options)
         with torch.no_grad(), va.record(model, queries=[3, 1]) as recording:
-            model(explainer.prepare(photo()).inputs)
+            model(explainer.prepare(PHOTO).inputs)
         recorded = [each for each in recording.maps if each.kind == "queries"][-2:]
         for layer in (-1, 0):
-            [maps] = explainer.explain(photo(), "attention", targets, layers=layer)
+            [maps] = explainer.explain(PHOTO, "attention", targets, layers=layer)
             for index, each in enumerate(maps):
                 expected = recorded[layer].values[0, :, index].mean(0)
                 torch.testing.assert_close(each.values, expected, rtol=1e-4, atol=1e-6)
@@ -59,7 +56,7 @@ def test_the_map_of_a_query_is_its_attention_in_the_last_decoder_layer() -> None
                 torch.testing.assert_close(each.values.sum(), torch.tensor(1.0))
                 assert each.resize_to_image().shape == SIZE
         dense = va.Explainer(model, dense=True, **options)  # as the command line does
-        [same] = dense.map(dense.prepare(photo()), "attention", targets[1], layers=0)
+        [same] = dense.map(dense.prepare(PHOTO), "attention", targets[1], layers=0)
         torch.testing.assert_close(same.values, maps[1].values)
 
 

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from typing import Any
 
-import numpy as np
 import pytest
 import timm
 import torch
+from random_numbers import photo
 from torch import Tensor, nn
 
 import visattn as va
@@ -20,10 +20,7 @@ from visattn.recording.frozen import frozen
 from visattn.results.kinds import SPECIAL_TOKENS
 
 COUNT = 3  # of each kind; 100 were run once by hand
-PHOTOS = [
-    np.random.default_rng(seed).integers(0, 256, (40 + 7 * seed, 60, 3), np.uint8)
-    for seed in range(4)
-]
+PHOTOS = [photo(40 + 7 * seed, 60, seed) for seed in range(4)]
 METHODS = (
     "rollout", "attention", "relevance", "gradcam", "occlusion", "integrated_gradients",
 )  # fmt: skip

@@ -6,16 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from random_numbers import uniform
 from scipy.ndimage import map_coordinates
 from torch import Tensor
 from torchvision.transforms import v2
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
-
-
-def random_values(shape: tuple[int, ...], seed: int = 7) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def map_of(values: Tensor, geometry: Geometry) -> AttentionMap:
@@ -34,7 +31,7 @@ GEOMETRIES = {
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_interpolation_equals_that_of_scipy_at_the_positions_of_pixels(name: str) -> None:
-    geometry, values = GEOMETRIES[name], random_values((5, 3))
+    geometry, values = GEOMETRIES[name], uniform(5, 3)
     y, x = np.mgrid[: geometry.image_size[0], : geometry.image_size[1]] + 0.5
     points = torch.from_numpy(np.stack([x.ravel(), y.ravel()], 1))
     to_x, to_y = geometry.to_input(points).numpy().T.reshape(2, *geometry.image_size)
@@ -61,7 +58,7 @@ def test_cells_of_a_crop_have_the_right_position() -> None:
 
 def test_a_smaller_size_covers_the_same_region() -> None:
     geometry = Geometry.identity((40, 60)).cropped(0, 12, (40, 36))
-    small = map_of(random_values((4, 6)), geometry).resize_to_image((10, 15))
+    small = map_of(uniform(4, 6), geometry).resize_to_image((10, 15))
     assert small.shape == (10, 15)
     assert small[:, :3].isnan().all()
     assert small[:, 12:].isnan().all()
@@ -77,7 +74,7 @@ def test_nan_cells_do_not_affect_distant_pixels() -> None:
 
 
 def test_indexing_uses_the_first_axis_and_keeps_the_labels() -> None:
-    maps = AttentionMap(random_values((3, 5, 7)), "attend", "words", labels=("a", "red", "dog"))
+    maps = AttentionMap(uniform(3, 5, 7), "attend", "words", labels=("a", "red", "dog"))
     assert len(maps) == 3
     assert maps[1].info.label == "red"
     assert torch.equal(maps[-1].values, maps.values[2])

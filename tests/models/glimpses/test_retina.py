@@ -5,16 +5,13 @@ import math
 
 import pytest
 import torch
+from random_numbers import uniform
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from visattn.models.glimpses.retina import Retina
 
 EDGES = list(itertools.product([-1.0, -0.3, 0.0, 1.0], repeat=2))
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def retina(glimpse: int, scales: int, around: float = 0.0, channels: int = 1) -> Retina:
@@ -39,8 +36,8 @@ def plain(image: Tensor, place: list[float], glimpse: int, scales: int, around: 
 def test_a_glimpse_is_an_average_pooled_crop(
     size: tuple[int, int], glimpse: int, scales: int
 ) -> None:
-    images, around = noise(2, 2, *size), 0.25
-    drawn = (noise(5, 2, seed=1) * 2 - 1).tolist()
+    images, around = uniform(2, 2, *size), 0.25
+    drawn = (uniform(5, 2, seed=1) * 2 - 1).tolist()
     places = [list(place) for place in EDGES] + drawn
     which = torch.arange(len(places)) % 2
     see = retina(glimpse, scales, around, channels=2)
@@ -53,7 +50,7 @@ def test_a_glimpse_is_an_average_pooled_crop(
 
 
 def test_gradients_flow_into_the_image_alone() -> None:
-    image = noise(1, 1, 5, 5).requires_grad_()
+    image = uniform(1, 1, 5, 5).requires_grad_()
     at, see = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True), retina(2, 1)
     see(see.pyramid(image), at, torch.tensor([0])).sum().backward()
     assert at.grad is None

@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 import torch
 from tiny_vlms import PROMPT, build
-from vlm_runs import options, sharpened, whole_text, words_only
+from vlm_runs import options, photo, sharpened, whole_text, words_only
 
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.words import captions
 from visattn.pipelines.words.captions import PhotoWords, caption_with_transformers, read_words
 from visattn.pipelines.words.spans import word_means
 
-
-def photo(seed: int = 0, size: tuple[int, int] = (37, 53)) -> LoadedImage:
-    rng = np.random.default_rng(seed)
-    return LoadedImage(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
+SMALL = photo((37, 53))
 
 
 def replayed(family: str, image: LoadedImage, **more: Any) -> tuple[PhotoWords, Any]:
@@ -29,7 +26,7 @@ def replayed(family: str, image: LoadedImage, **more: Any) -> tuple[PhotoWords, 
 
 @pytest.mark.parametrize("family", ["ved", "llava"])
 def test_gradient_attention_is_that_of_eager_attention(family: str) -> None:
-    replay, model = replayed(family, photo())
+    replay, model = replayed(family, SMALL)
     rows = replay.gradient_attention()
     model.set_attn_implementation("eager")
     for parameter in model.parameters():
@@ -68,7 +65,7 @@ def test_occlusion_reads_several_photos_at_once_if_they_stay_apart(
 ) -> None:
     """Molmo 2 counts the crops of all photos from the first, whoever joins them."""
     model, processor = build(family)
-    image = photo(size=(180, 300))
+    image = photo()
     [[replay]] = read_words(sharpened(model), image, processor=processor, prompt=PROMPT,
                             max_new_tokens=2, suppress_tokens=words_only(processor, 200),
                             )  # fmt: skip
@@ -87,7 +84,7 @@ def test_layers_have_the_numbers_of_the_model() -> None:
         "num_hidden_layers": 8,
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2,
     })  # fmt: skip
-    [[replay]] = read_words(model, photo(size=(180, 300)), processor=processor, prompt=PROMPT,
+    [[replay]] = read_words(model, photo(), processor=processor, prompt=PROMPT,
                             max_new_tokens=3, min_new_tokens=3,
                             suppress_tokens=words_only(processor, 200))  # fmt: skip
     assert (replay.layers, replay.num_layers) == ((3, 7), 8)
@@ -102,7 +99,7 @@ def test_layers_have_the_numbers_of_the_model() -> None:
 
 
 def test_relative_attention_is_divided_by_that_of_a_neutral_prompt() -> None:
-    replay, _ = replayed("llava", photo(), prompt="w1 <image> w2")
+    replay, _ = replayed("llava", SMALL, prompt="w1 <image> w2")
     plain, neutral = replay.attention(), replay.neutral_row()
     assert neutral.shape == plain.shape[1:]
     ratio = word_means(plain, replay.words.spans) / neutral
@@ -113,14 +110,14 @@ def test_relative_attention_is_divided_by_that_of_a_neutral_prompt() -> None:
     torch.testing.assert_close(own / own.sum((1, 2), keepdim=True), shape)
     assert caption.notes.endswith("relative to a neutral prompt")
     with pytest.raises(ValueError, match="neutral prompt, but VisionEncoderDecoderModel takes"):
-        replayed("ved", photo())[0].caption("attention", relative=True)
+        replayed("ved", SMALL)[0].caption("attention", relative=True)
 
 
 def test_attention_sinks_draw_weight_that_no_token_gets() -> None:
     model, processor = build("internvl", text_config={
         "model_type": "gpt_oss", "head_dim": 4, "sliding_window": 128,
     })  # fmt: skip
-    [[replay]] = read_words(model, photo(size=(180, 300)), processor=processor, prompt=PROMPT,
+    [[replay]] = read_words(model, photo(), processor=processor, prompt=PROMPT,
                             max_new_tokens=3)  # fmt: skip
     with torch.no_grad():
         eager = model(**whole_text(replay), output_attentions=True).attentions
@@ -132,14 +129,14 @@ def test_attention_sinks_draw_weight_that_no_token_gets() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    replay, _ = replayed("blip2", photo(), prompt=PROMPT)
+    replay, _ = replayed("blip2", SMALL, prompt=PROMPT)
     with pytest.raises(ValueError, match="learned queries instead of image tokens"):
         replay.caption("gradient_attention")
     model, processor = build("llava")
 
     def refuse(match: str, **options: Any) -> None:
         with pytest.raises(ValueError, match=match):
-            caption_with_transformers(model, photo(), processor=processor, prompt=PROMPT,
+            caption_with_transformers(model, SMALL, processor=processor, prompt=PROMPT,
                                       max_new_tokens=2, **options)  # fmt: skip
 
     refuse("relevance is only for captioners of visattn", method="relevance")
