@@ -1,10 +1,8 @@
 """`visattn caption` with models of transformers."""
 
 import json
-import shutil
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ pytest.importorskip("transformers")
 from tests.helpers.tiny_vlms import WORDS, build
 
 Capsys = pytest.CaptureFixture[str]
-Change = Callable[[Path], object]
 
 
 def with_words(name: str) -> tuple[Any, Any]:
@@ -116,40 +113,6 @@ def test_options_reach_the_model_and_the_maps(llava: Path, photos: Path, tmp_pat
 
 def test_image_processor_and_tokenizer_suffice(photos: Path, tmp_path: Path) -> None:
     assert run(save("ved", tmp_path), photos / "portrait.png") == 0
-
-
-def own_code(copy: Path) -> None:
-    config = json.loads((copy / "config.json").read_text())
-    config |= {"architectures": ["MyModel"], "auto_map": {"AutoModel": "code.MyModel"}}
-    (copy / "config.json").write_text(json.dumps(config))
-    (copy / "code.py").write_text("raise SystemExit('executed')")
-
-
-def text_model(copy: Path) -> None:
-    import transformers as hf
-
-    config = hf.GPT2Config(vocab_size=200, n_embd=16, n_layer=1, n_head=2)
-    hf.GPT2LMHeadModel(config).save_pretrained(copy)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda copy: (copy / "config.json").unlink(), "must be a directory with a config.json"),
-        (lambda copy: (copy / "model.safetensors").unlink(), "no file named"),
-        (lambda copy: (copy / "tokenizer.json").unlink(), "processor must be"),
-        (own_code, "code of the directory is not executed"),
-        (text_model, "it may be a text-only model"),
-    ],
-    ids=["config", "weights", "tokenizer", "own code", "text"],
-)
-def test_directories_of_something_else_are_refused(
-    change: Change, message: str, llava: Path, photos: Path, tmp_path: Path, capsys: Capsys
-) -> None:
-    copy = shutil.copytree(llava, tmp_path / "copy")
-    change(copy)
-    assert run(copy, photos / "portrait.png") == 1
-    assert message in capsys.readouterr().err
 
 
 def test_the_network_is_not_used(
