@@ -18,6 +18,9 @@ ALLOWED = {
     "add_a_block.md: visattn.blocks.base.Block",
     "add_a_block.md: visattn.blocks.base.BlockInfo",
     "add_a_block.md: visattn.blocks.tap.Tap",
+    "captions.md: visattn.models.captioning.captioner.AttentionStep",
+    "captions.md: visattn.models.captioning.captioner.RecurrentDecoder",
+    "captions.md: visattn.models.captioning.captioner.RecurrentState",
 }
 """What pages import by a module path: what a file of this package imports."""
 

@@ -292,5 +292,5 @@ def require_empty_run_dir(run: Path) -> None:
     if run.exists() and any(run.iterdir()):
         raise FileExistsError(
             f"{run} already has a run; choose another --run, remove the folder, or resume "
-            f"the run with --ckpt_path {run}/checkpoints/last.ckpt"
+            "the run with --ckpt_path last"
         )
