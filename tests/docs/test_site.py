@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reference_pages import printed
+from reference_pages import cli_page, printed
 
 from visattn import list_blocks
 from visattn.blocks import registry
@@ -51,34 +51,40 @@ def test_snippets_of_a_page_run(
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Return page and words of each command of visattn in a block of shell."""
+    """Return page and words of each command of visattn, and of options alone in the text."""
     rows = []
     for page in written_pages():
-        for language, _, text in FENCED.findall(page.read_text()):
-            lines = text.replace("\\\n", " ").splitlines() if language == "bash" else []
-            words = [shlex.split(line, comments=True) for line in lines]
-            rows += [
-                (page.name, each[1:]) for each in words if each[:1] == ["visattn"] and each[1:]
-            ]
+        text = page.read_text()
+        shell = [block for language, _, block in FENCED.findall(text) if language == "bash"]
+        lines = "\n".join(shell).replace("\\\n", " ").splitlines()
+        if page.name != "CHANGELOG.md":  # which names what was removed
+            inline = INLINE.findall(FENCED.sub("", text))
+            lines += [f"visattn {each.removeprefix('visattn ')}" for each in inline]
+        words = [shlex.split(line, comments=True) for line in lines]
+        rows += [(page.name, each[1:]) for each in words if each[:1] == ["visattn"] and each[1:]]
     return rows
 
 
-LIGHTNING = {"--config", "--ckpt_path", "--seed_everything", "--dry-run"}
-"""Options of training commands beside those of visattn."""
+INLINE = re.compile(r"`(visattn [^`]+|--[^`]+)`")
+OTHERS = {"--ckpt_path", "--seed_everything", "--save_minutes", "--print_config",
+          "--nproc_per_node", "--nnodes", "--node_rank", "--master_addr", "--master_port",
+          "--max-restarts"}  # fmt: skip
+"""Options of LightningCLI and torchrun."""
 
 
 def test_commands_of_the_pages_have_options_that_exist() -> None:
     parts = {"data", "score"}  # commands of commands
     shown = [
-        (page, tuple(words[: 1 + (words[0] in parts)]), word.partition("=")[0])
+        (page, tuple(words[:first]), word.partition("=")[0])
         for page, words in commands()
+        for first in [words[0][0] != "-" and 1 + (words[0] in parts)]
         for word in words
-        if word.startswith("--") and "." not in word and words[1:]
+        if word.startswith("--") and "." not in word
     ]
-    assert len(shown) > 100
-    helps = {words: printed(*words, "--help") for _, words, _ in shown}
+    assert len(shown) > 200
+    helps = {words: printed(*words, "--help") if words else cli_page() for _, words, _ in shown}
     known = {words: {*re.findall(r"--[a-z][\w-]*", text)} for words, text in helps.items()}
-    unknown = [row for row in shown if row[2] not in known[row[1]] | LIGHTNING]
+    unknown = [row for row in shown if row[2] not in known[row[1]] | OTHERS]
     assert unknown == []
 
 

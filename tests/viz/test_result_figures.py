@@ -17,7 +17,7 @@ from visattn.results.info import MapInfo
 from visattn.results.map_boxes import MapBox, MapBoxes
 from visattn.results.values import Answer, DetectedObject, Detections, Segmentation
 from visattn.viz.answers import answer_figure
-from visattn.viz.captions import alignment_figure, caption_figure, draw_alignment
+from visattn.viz.captions import caption_figure, draw_alignment
 from visattn.viz.crops import crop_figure
 from visattn.viz.detections import box_color, detection_figure, detection_overlay, draw_boxes
 from visattn.viz.figures import FAINT, SECOND, rgb
@@ -88,10 +88,9 @@ def test_everything_lies_on_the_page(size: tuple[int, int], count: int) -> None:
     said = caption_of(("incomprehensibilities",) * count, RNG.random((count, 3, 4)), size,
                       (-0.5,) * count, (0.5,) * count)  # fmt: skip
     photo = np.zeros((*size, 3), np.uint8)
-    for figure in (caption_figure(photo, said), alignment_figure(photo, said)):
-        drawn = rgb(figure, 500)
-        for edge in (drawn[:2], drawn[-2:], drawn[:, :2], drawn[:, -2:]):
-            assert (edge == 255).all()
+    drawn = rgb(caption_figure(photo, said), 500)
+    for edge in (drawn[:2], drawn[-2:], drawn[:, :2], drawn[:, -2:]):
+        assert (edge == 255).all()
 
 
 # ---------------------------------------------------------------- alignments

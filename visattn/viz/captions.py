@@ -20,12 +20,10 @@ from visattn.viz.detections import box_color
 from visattn.viz.figures import (
     FAINT,
     LINE,
-    MARGIN,
     MUTED,
     SECOND,
     Figure,
     Tile,
-    color_bar,
     halo,
     inches,
     sheet,
@@ -131,7 +129,6 @@ def _draw_gate(ax: Axes, gate: float, symbol: str, *, lower: bool) -> None:
 
 _OUTLINE = 0.5  # share of the peak of a map
 _ROW, _ROW_GAP = 0.045, 0.015  # height and gap of matrix rows, as shares of the width of the photo
-_HIGHEST = 9.0  # maximum height of the figure, in inches
 
 
 def draw_alignment(ax: Axes, image: ImageLike, caption: Caption) -> None:
@@ -186,46 +183,6 @@ def draw_alignment(ax: Axes, image: ImageLike, caption: Caption) -> None:
                 values, [_OUTLINE * peak], colors=[color], linewidths=1.2,
             )  # fmt: skip
             lines.set_path_effects(halo(1.2))
-
-
-def alignment_figure(
-    image: ImageLike,
-    caption: Caption,
-    *,
-    width: float | None = None,
-    rc: Mapping[str, Any] | None = None,
-) -> Figure:
-    """Return a figure of `draw_alignment`.
-
-    Args:
-        image: The original image.
-        caption: Its caption.
-        width: See `visattn.figure`.
-        rc: See `visattn.figure`.
-
-    Example:
-        >>> maps = AttentionMap(torch.tensor([[[0.0, 1.0]]]), "attend", "words")
-        >>> maps = maps.with_geometry(Geometry.identity((30, 90)))
-        >>> result = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True)
-        >>> drawn = alignment_figure(np.zeros((30, 90, 3), np.uint8), result)
-        >>> [text.get_text() for text in drawn.axes[0].texts]
-        ['7', '90 %']
-    """
-    photo, wide = read_image(image), width or 5.0
-    words, left, foot = len(caption.drawable().words), 1.0, 2.6 * LINE
-    ratio = photo.size[0] / photo.size[1] + words * (_ROW + _ROW_GAP)
-    across = min(wide - left - 0.45, _HIGHEST / ratio)
-    down = across * ratio
-    total = MARGIN + down + foot
-    with style(rc):
-        result = Figure((wide, total), rc)
-        ax = result.add_axes((left / wide, foot / total, across / wide, down / total))
-        draw_alignment(ax, photo, caption)
-        bar = result.add_axes((left / wide, 1.5 * LINE / total, 2.0 / wide, 0.09 / total))
-        top = float(np.nanmax(_attention_per_column(caption.drawable().maps, 99), initial=0.0))
-        scale, beside = MapScale("global", 0.0, top or 1.0), f"{caption.quantity} of a column"
-        color_bar(bar, scale, DrawOptions(opacity=1.0), beside)
-    return result
 
 
 def _attention_per_column(maps: AttentionMap, width: int) -> Float[np.ndarray, "t x"]:
