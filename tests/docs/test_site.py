@@ -13,10 +13,12 @@ from reference_pages import cli_page, printed
 
 from visattn import list_blocks
 from visattn.blocks import registry
+from visattn.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-FENCED = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WHOLE = re.MULTILINE | re.DOTALL
+FENCED = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", WHOLE)
 GENERATED = {"_build", "api", "blocks.md", "methods.md", "cli.md"}
 
 
@@ -86,6 +88,22 @@ def test_commands_of_the_pages_have_options_that_exist() -> None:
     known = {words: {*re.findall(r"--[a-z][\w-]*", text)} for words, text in helps.items()}
     unknown = [row for row in shown if row[2] not in known[row[1]] | OTHERS]
     assert unknown == []
+
+
+def test_training_commands_of_the_pages_are_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VISATTN_DATA", "data")
+    for text in (page.read_text() for page in written_pages()):
+        for name, config in re.findall(r"^```yaml\n# (\w+\.yaml)(.*?)^```$", text, WHOLE):
+            (tmp_path / name).write_text(f"#{config}")
+    shown = [words for _, words in commands() if words[0] == "fit" and len(words) > 3]
+    placeholders = {"FILE.yaml", "mine.yaml"}
+    named = [words for words in shown if placeholders.isdisjoint(words)]
+    assert len(named) > 30
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    assert [words for words in named if main([*words, "--print_config"]) != 0] == []
 
 
 @pytest.fixture(scope="module")
