@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,11 @@ def test_names_of_the_package_in_the_text_of_pages_exist() -> None:
     named = {(page.name, path) for page in pages for path in name.findall(page.read_text())}
     assert len(named) > 20
     assert sorted(each for each in named if not exists(each[1])) == []
+
+
+def test_the_first_page_lists_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    listed = re.findall(r"^\| `(\w+)` \|", (DOCS / "start.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(extras.keys() - {"dev"})

@@ -5,6 +5,7 @@ import importlib
 import json
 import re
 from collections.abc import Iterator
+from inspect import isfunction
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,17 @@ def test_pages_and_notebooks_import_public_names_only() -> None:
                 names = {alias.name for alias in node.names} - public.get(node.module or "", set())
                 hidden |= {f"{place}: {node.module}.{name}" for name in names}
     assert hidden <= ALLOWED
+
+
+def test_blocks_and_public_functions_have_an_executed_example() -> None:
+    without: set[str] = set()
+    for name in ROOMS:
+        room = importlib.import_module(name)
+        for public in (getattr(room, each) for each in room.__all__):
+            if isfunction(public) or name == "visattn.blocks":
+                without |= {public.__name__} if ">>>" not in (public.__doc__ or "") else set()
+    # load_blocks is in the example of save_blocks; pandas and axes are in the pages.
+    assert without <= {"load_blocks", "word_table", *importlib.import_module("visattn.viz").__all__}
 
 
 def test_no_module_hides_a_public_name() -> None:

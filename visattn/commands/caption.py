@@ -68,7 +68,7 @@ def caption(
 
     Prints the caption of each photo. Writes NAME.html, a page that shows the attention of the word
     under the mouse; NAME.json with words, log-probabilities, gates, maps and their geometry; and
-    NAME.npz, the same as NumPy arrays. caption.csv has a row per caption. With several models, as
+    NAME.npz, the maps as NumPy arrays. caption.csv has a row per caption. With several models, as
     in --model runs/soft --model runs/hard, a page shows the captions of all.
 
     Args:

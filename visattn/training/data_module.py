@@ -74,7 +74,8 @@ class DataModule(LightningDataModule, ABC):
         num_workers: Worker processes that load batches; 0 loads them in this process. By default
             one less than the number of cores, up to 16; none for fewer than 1,000 images.
         seed: Seed of the order of training images, of their augmentation, and of the source, unless
-            that has its own seed. On the command line, by default that of `--seed_everything`.
+            that has its own seed. On the command line, by default that of `--seed_everything`,
+            unless this is 42, Lightning's default, which keeps 0.
         resize_mode: How a photo is resized to the input of the network: `crop` takes the center
             crop, `pad` adds margins, `squash` ignores the aspect ratio. By default `pad` for masks
             and boxes, `squash` for questions, else `crop`.
