@@ -25,6 +25,7 @@ def table(tmp_path: Path) -> Any:
     rows = datasets.Dataset.from_dict({
         "image": cells, "label": [1, 0, 1, 0], "captions": [["a dog", "one dog"]] * 4,
         "question": ["what is it ?"] * 4, "answers": [["a dog", "Dog.", "cat"]] * 4,
+        "answer_type": ["animal", None] * 2,
         "objects": [{"bbox": [[3, 4, 10, 9]], "category": [1]}] * 4,
     })  # fmt: skip
     rows = rows.cast_column("image", datasets.Image(decode=False))
@@ -41,8 +42,8 @@ def test_rows_are_samples_of_each_task(table: Any) -> None:
     captions = HubCaptions(table)("train")
     assert captions[1].captions == ("a dog", "one dog")
     assert len({sample.id for sample in captions}) == 4
-    (asked,) = HubQuestions(table)("validation")
-    assert asked.questions[0].answer == "dog"
+    asked = [photo.questions[0] for photo in HubQuestions(table)("train")]
+    assert [(each.answer, each.type) for each in asked] == [("dog", "animal"), ("dog", "other")] * 2
     for box_format, box in (("xywh", (3, 4, 13, 13)), ("xyxy", (3, 4, 10, 9))):
         image = HubBoxes(table, box_format=box_format)("train")[0]  # pyright: ignore[reportArgumentType]
         assert (image.size, image.objects[0].box) == ((20, 30), box)

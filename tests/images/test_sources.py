@@ -56,6 +56,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
+def test_a_path_that_cannot_be_looked_up_is_left_to_the_reader() -> None:
+    too_long = Path("x" * 300 + ".png")
+    assert find_images(too_long) == [too_long]
+
+
 FORMS = {"zip": "zip", "tar": "tar", "tar.gz": "gztar", "tar.bz2": "bztar", "tar.xz": "xztar"}
 
 

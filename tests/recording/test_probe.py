@@ -1,5 +1,6 @@
 """Tokens lie where their pixels are, in whatever order; what cannot be placed is refused."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -279,3 +280,12 @@ def test_a_map_says_which_layer_it_shows_if_it_is_not_the_last() -> None:
     assert found.info.note.startswith("layer 1 of 3; the last 2 not supported: it attends")
     with pytest.raises(ValueError, match=r"layers\.1 is not supported"):
         va.explain(Pruned().eval(), X[:1], "rollout", 1, input_size=(32, 48))
+
+
+def test_an_error_of_the_model_is_located_in_its_own_code() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x.flatten(1) @ torch.ones(5, 2))
+
+    with pytest.raises(ValueError, match=rf"in {re.escape(__file__)}, line \d+, in forward: "):
+        analyze_model(Broken(), (32, 48))
