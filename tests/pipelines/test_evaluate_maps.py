@@ -1,6 +1,5 @@
 """Scores of maps: as they are placed on the image, on their own object, and on the others."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 from dense_models import CLASSES, PatchDetector, Segmenter
 from PIL import Image
+from segmentation_data import write_coco
 from torch import nn
 
 from visattn.cli import main
@@ -80,22 +80,11 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A photo with a bright cat and a bright dog."""
     folder = tmp_path_factory.mktemp("dense")
     pixels = np.random.default_rng(0).integers(0, 40, (*SIZE, 3), np.uint8)
-    annotations: list[dict[str, Any]] = []
-    for number, (left, top, right, bottom) in enumerate((CAT, DOG)):
+    objects = []
+    for name, (left, top, right, bottom) in (("cat", CAT), ("dog", DOG)):
         pixels[top:bottom, left:right] = 250
-        outline = [left, top, right, top, right, bottom, left, bottom]
-        box = [left, top, right - left, bottom - top]
-        entry = {"id": number, "image_id": 1, "category_id": number, "iscrowd": 0, "bbox": box}
-        annotations.append({**entry, "area": box[2] * box[3], "segmentation": [outline]})
-    (folder / "val").mkdir()
-    (folder / "annotations").mkdir()
-    Image.fromarray(pixels).save(folder / "val" / "a.png")
-    content = {
-        "images": [{"id": 1, "file_name": "a.png", "height": SIZE[0], "width": SIZE[1]}],
-        "annotations": annotations,
-        "categories": [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}],
-    }
-    (folder / "annotations" / "instances_val.json").write_text(json.dumps(content))
+        objects.append((0, name, (left, top, right - left, bottom - top)))
+    write_coco(folder, "val", [pixels], objects, {"cat": 0, "dog": 1})
     return folder
 
 

@@ -10,8 +10,6 @@ import timm
 import torch
 from random_numbers import photo
 from torch import nn
-from torchvision import transforms
-from torchvision.transforms import Resize, ToTensor
 
 import visattn as va
 from visattn.attribution.methods import METHODS
@@ -19,7 +17,6 @@ from visattn.models.base import SmallEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.models.loaded import Loaded, mark
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit import VisionTransformer
 from visattn.pipelines.explainer import explain, methods_for
@@ -85,30 +82,6 @@ def test_captioners_have_one_map_per_word() -> None:
         assert own == its
         assert heatmap.info.more["caption"] == expected.text
     assert explain(model, photo(), max_length=3)[0].labels == expected.words
-
-
-def test_loaded_models_bring_their_preprocessing_and_class_names(tmp_path: Any) -> None:
-    classifier = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
-    va.save(classifier, tmp_path / "classifier.safetensors")
-    loaded = va.load(tmp_path / "classifier.safetensors")
-    assert va.methods_for(loaded) == va.methods_for(classifier)
-    [heatmap] = va.explain(loaded, photo(), "input_gradient", "dog")
-    [expected] = va.explain(classifier.eval(), photo(), "input_gradient", "dog")
-    torch.testing.assert_close(heatmap.values, expected.values)
-    captioner = ShowAttendTell((*SPECIAL_TOKENS, "red"), SmallEncoder((24, 24), channels=8))
-    va.save(captioner, tmp_path / "captioner.safetensors")
-    loaded = va.load(tmp_path / "captioner.safetensors")
-    [caption] = va.caption(loaded, photo(), max_length=2)
-    assert caption.text == va.caption(captioner, photo(), max_length=2)[0].text
-    assert len(va.explain(loaded, photo(), "attention", max_length=2)) == 1
-    network = timm.create_model("resnet10t", num_classes=2).eval()
-    [heatmap] = va.explain(
-        mark(network, Loaded(class_names=("a", "b"))), photo(), "input_gradient", "b"
-    )
-    assert heatmap.info.class_name == "b"
-    halved = transforms.Compose([Resize((32, 32)), ToTensor()])
-    [heatmap] = va.explain(mark(network, Loaded(transform=halved)), photo(), "input_gradient")
-    assert heatmap.values.shape == (32, 32)
 
 
 def test_an_empty_map_does_not_fail_its_batch(capsys: pytest.CaptureFixture[str]) -> None:

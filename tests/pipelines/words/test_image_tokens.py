@@ -1,6 +1,5 @@
 """Image tokens lie where their pixels came from: worked-out grids, and marked blocks."""
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from real_grids import boxes_of, tiled
 from tiny_vlms import PROMPT, build
 from torch import Tensor
 from vlm_runs import greedy, options, photo, prompt_of, replays, sharp
@@ -34,22 +34,12 @@ def grid(
 ) -> Tensor:  # fmt: skip
     """Return the boxes of an even grid, row by row."""
     x, y = torch.linspace(left, right, columns + 1), torch.linspace(top, bottom, rows + 1)
-    return torch.stack(
-        [torch.stack([x[j], y[i], x[j + 1], y[i + 1]]) for i in range(rows) for j in range(columns)]
-    )
-
-
-def tiles(columns: int, rows: int, side: int) -> Tensor:
-    """Return the boxes of tiles of `side` x `side` tokens, tile by tile, then the whole photo."""
-    each = [grid(side, side, *box.tolist()) for box in grid(columns, rows)]
-    return torch.cat([*each, grid(side, side)])
+    return boxes_of(x, y)
 
 
 def padded() -> Tensor:
     """Donut: 28 x 48 pixels below 18 rows of padding; tokens of 8 x 8."""
-    edges = [row * HEIGHT / 28 for row in (0, 6, 14, 22, 28)]
-    rows = [grid(6, 1, 0, low, WIDTH, high) for low, high in itertools.pairwise(edges)]
-    return torch.cat(rows)
+    return boxes_of(torch.linspace(0, WIDTH, 7), torch.tensor([0, 6, 14, 22, 28]) * HEIGHT / 28)
 
 
 def padded_tiles() -> Tensor:
@@ -67,9 +57,9 @@ GRIDS = {
     "qwen2_vl": grid(7, 4),
     "qwen2_5_vl": grid(7, 4),
     "qwen3_vl": grid(7, 4),
-    "idefics3": tiles(3, 2, 2),
-    "smolvlm": tiles(3, 2, 2),
-    "internvl": tiles(3, 2, 2),
+    "idefics3": tiled((HEIGHT, WIDTH), 2, 3, 2),
+    "smolvlm": tiled((HEIGHT, WIDTH), 2, 3, 2),
+    "internvl": tiled((HEIGHT, WIDTH), 2, 3, 2),
     "donut": padded(),
     "gemma3": grid(2, 2),
     "ved": grid(5, 3),

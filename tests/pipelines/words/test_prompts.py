@@ -79,17 +79,12 @@ def test_other_numbers_of_prompts_are_refused(count: int) -> None:
         ("qwen2_vl", [say("user", PHOTO, PHOTO)], "exactly one photo, got 2 photos in"),
         ("qwen2_vl", [say("user", {"type": "video"})], "one photo, but they contain a video"),
         ("llava", [say("user", PHOTO, "w1")], "chat template"),
+        *(("llava", wrong, "must be text, or chat") for wrong in (5, b"w1", {"role": "user"})),
     ],
 )
-def test_messages_that_do_not_fit_are_refused(family: str, prompt: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
+def test_prompts_that_do_not_fit_are_refused(family: str, prompt: Any, match: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=match):
         PhotoProcessor(*build(family), prompt)
-
-
-@pytest.mark.parametrize("prompt", [5, b"w1", {"role": "user"}])
-def test_prompts_of_other_types_are_refused(prompt: Any) -> None:
-    with pytest.raises(TypeError, match="prompt must be text, or chat messages"):
-        PhotoProcessor(*build("llava"), prompt)
 
 
 def test_rendered_prompts_of_another_image_token_are_kept() -> None:
