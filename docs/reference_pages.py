@@ -14,7 +14,7 @@ from visattn.attribution import METHODS
 from visattn.cli import COMMANDS, main
 
 PACKAGE = Path(visattn.__file__).parent
-ROOMS = sorted(stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi"))
+PACKAGES = sorted(stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi"))
 HERE = Path(__file__).parent
 GALLERY = (
     "The same two photos for all methods, with `imagenet-classifier` and the classes that it "
@@ -62,9 +62,11 @@ def write(folder: Path) -> None:
     """Write all pages into a folder, in place of those of an earlier build."""
     shutil.rmtree(folder / "api", ignore_errors=True)
     (folder / "api").mkdir(parents=True)
-    rooms = {"visattn": PACKAGE, **{f"visattn.{room}": PACKAGE / room for room in ROOMS}}
-    pages = {f"api/{room}": api_page(room, path / "__init__.pyi") for room, path in rooms.items()}
-    names = "\n".join(rooms)
+    packages = {"visattn": PACKAGE, **{f"visattn.{name}": PACKAGE / name for name in PACKAGES}}
+    pages = {
+        f"api/{name}": api_page(name, path / "__init__.pyi") for name, path in packages.items()
+    }
+    names = "\n".join(packages)
     pages["api/index"] = (
         "# Python API\n\nPublic names are imported from their package: "
         f"`from visattn.blocks import CBAM`.\n\n```{{toctree}}\n:maxdepth: 1\n\n{names}\n```\n"
@@ -74,13 +76,13 @@ def write(folder: Path) -> None:
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
-def api_page(room: str, stub: Path) -> str:
-    """Return the page of a room: the names that its stub exports, by module."""
+def api_page(package: str, stub: Path) -> str:
+    """Return the page of a package: the names that its stub exports, by module."""
     modules = defaultdict(list)
     for node in ast.parse(stub.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom):
-            modules[f"{room}.{node.module}"] += [alias.name for alias in node.names]
-    parts = [f"# {room}", first_paragraph(room)]
+            modules[f"{package}.{node.module}"] += [alias.name for alias in node.names]
+    parts = [f"# {package}", first_paragraph(package)]
     for module, names in sorted(modules.items()):
         # Headings are what the sidebar lists; names are what readers look for.
         parts += [f"## {', '.join(sorted(names))}", f"`{module}`: {first_paragraph(module)}"]
@@ -121,15 +123,14 @@ def blocks_page() -> str:
 
 def methods_page() -> str:
     """Return the page of attribution methods, one a row."""
-    lines = ["# Attribution methods", "", "The options of a method are the arguments of its "
-             "function in {doc}`api/visattn.attribution`. `va.methods_for(model)` lists those "
-             "that fit a model.", "", "| method | | needs | class-specific | paper |",
-             "|---|---|---|---|---|"]  # fmt: skip
+    lines = ["# Attribution methods", "", "`va.methods_for(model)` lists those that fit a "
+             "model.", "", "| method | | needs | class-specific | options | paper |",
+             "|---|---|---|---|---|---|"]  # fmt: skip
     for method in METHODS.values():
         of_class = "yes" if method.explains(None) else "no"
-        lines.append(
-            f"| `{method.name}` | {method.title} | {method.needs} | {of_class} | {method.paper} |"
-        )
+        options = ", ".join(f"`{name}={each!r}`" for name, each in method.default_kwargs.items())
+        cells = f"`{method.name}`", method.title, method.needs, of_class, options, method.paper
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## Gallery", "", GALLERY]
     for needs, (title, when) in WHEN.items():
         lines += ["", f"### {title}", "", when]

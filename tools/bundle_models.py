@@ -23,6 +23,7 @@ from visattn.io.atomic import atomic_replace, atomic_write
 from visattn.models import TimmClassifier
 from visattn.models.backbones.names import unique_names
 from visattn.models.card import model_card
+from visattn.models.loaded import Loaded, mark
 from visattn.models.model_files import run_checkpoint
 
 BUNDLED = Path(va.__file__).parent / "models" / "bundled"
@@ -133,6 +134,7 @@ def bundle(model: nn.Module, name: str, folder: Path, run: Path | None = None) -
     """Write a model and its card into a folder."""
     summary, terms = SUMMARIES[name], "apache-2.0"
     if name == "photo-captioner":
+        mark(model, Loaded(resize_mode="squash"))  # the photos of Flickr8k were squashed to squares
         terms = "research and education"
     elif run is not None:
         summary += f"\n\n{SCENES}"

@@ -69,7 +69,8 @@ def test_blocks_of_trusted_modules_are_known(
 ) -> None:
     monkeypatch.setattr(registry, "_registered", {})
     (tmp_path / "mine_of_blocks.py").write_text(MINE)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     assert main(["blocks", "mine"]) == 1
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "mine_of_blocks")
     rows = {line.split()[0]: line.split() for line in shown(capsys) if line}

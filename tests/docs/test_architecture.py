@@ -1,4 +1,4 @@
-"""The page of architecture names files and rooms that exist, in the order of the imports."""
+"""The page of architecture names files and packages that exist, in the order of the imports."""
 
 import re
 import tomllib
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-ROOMS = re.findall(r"^```text\n(cli\.py.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0]
+PACKAGES = re.findall(r"^```text\n(cli\.py.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0]
 NAMED = sorted({*re.findall(r"([\w/]+\.py)\b", PAGE)} - {"net.py"})
 
 
@@ -28,7 +28,7 @@ def test_rooms_stand_in_the_order_in_which_they_may_import() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     layers = next(each["layers"] for each in contracts if each["type"] == "layers")
-    rank = {room.strip(): level for level, rooms in enumerate(layers) for room in rooms.split("|")}
-    rooms = re.findall(r"(?:^|(?<=  ))([a-z]+)/(?=  )", ROOMS, re.MULTILINE)
-    assert {*rooms} == {*rank} - {"__main__", "cli"}
-    assert [rank[room] for room in rooms] == sorted(rank[room] for room in rooms)
+    rank = {name.strip(): level for level, names in enumerate(layers) for name in names.split("|")}
+    packages = re.findall(r"(?:^|(?<=  ))([a-z]+)/(?=  )", PACKAGES, re.MULTILINE)
+    assert {*packages} == {*rank} - {"__main__", "cli"}
+    assert [rank[package] for package in packages] == sorted(rank[package] for package in packages)

@@ -14,7 +14,7 @@ import visattn
 
 PACKAGE = Path(visattn.__file__).parent
 STUBS = sorted(PACKAGE.rglob("__init__.pyi"))
-ROOMS = [".".join(stub.parent.relative_to(PACKAGE.parent).parts) for stub in STUBS]
+PACKAGES = [".".join(stub.parent.relative_to(PACKAGE.parent).parts) for stub in STUBS]
 ALLOWED = {
     "add_a_block.md: visattn.blocks.base.Block",
     "add_a_block.md: visattn.blocks.base.BlockInfo",
@@ -27,10 +27,10 @@ ALLOWED = {
 
 
 def test_every_package_exports_the_names_of_its_stub() -> None:
-    for name in ROOMS:
-        room = importlib.import_module(name)
-        assert [n for n in room.__all__ if not hasattr(room, n)] == [], name
-        assert room.__all__, name
+    for name in PACKAGES:
+        package = importlib.import_module(name)
+        assert [n for n in package.__all__ if not hasattr(package, n)] == [], name
+        assert package.__all__, name
 
 
 def documented_code() -> Iterator[tuple[str, str]]:
@@ -49,7 +49,7 @@ def documented_code() -> Iterator[tuple[str, str]]:
 
 
 def test_pages_and_notebooks_import_public_names_only() -> None:
-    public = {room: set(importlib.import_module(room).__all__) for room in ROOMS}
+    public = {package: set(importlib.import_module(package).__all__) for package in PACKAGES}
     hidden: set[str] = set()
     for place, code in documented_code():
         for node in ast.walk(ast.parse(code)):
@@ -61,9 +61,9 @@ def test_pages_and_notebooks_import_public_names_only() -> None:
 
 def test_blocks_and_public_functions_have_an_executed_example() -> None:
     without: set[str] = set()
-    for name in ROOMS:
-        room = importlib.import_module(name)
-        for public in (getattr(room, each) for each in room.__all__):
+    for name in PACKAGES:
+        package = importlib.import_module(name)
+        for public in (getattr(package, each) for each in package.__all__):
             if isfunction(public) or name == "visattn.blocks":
                 without |= {public.__name__} if ">>>" not in (public.__doc__ or "") else set()
     # load_blocks is in the example of save_blocks; pandas and axes are in the pages.
@@ -71,16 +71,16 @@ def test_blocks_and_public_functions_have_an_executed_example() -> None:
 
 
 def test_no_module_hides_a_public_name() -> None:
-    """An imported module is an attribute of its room, and would stand in place of the name."""
+    """An imported module is an attribute of its package, and would stand in place of the name."""
     for stub in STUBS:
         if stub.parent != PACKAGE:
-            room = importlib.import_module(f"visattn.{stub.parent.name}")
-            assert not {path.stem for path in stub.parent.iterdir()} & set(room.__all__), room
+            package = importlib.import_module(f"visattn.{stub.parent.name}")
+            assert not {path.stem for path in stub.parent.iterdir()} & set(package.__all__), package
 
 
 def test_a_name_has_one_short_import_path() -> None:
     assert {path.parent.parent for path in STUBS} <= {PACKAGE, PACKAGE.parent}
-    names = [name for room in ROOMS for name in importlib.import_module(room).__all__]
+    names = [name for package in PACKAGES for name in importlib.import_module(package).__all__]
     assert sorted(set(names)) == sorted(names)
 
 

@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,13 @@ def test_a_class_of_your_own_is_found_where_its_run_says(
     )
     text = "model:\n  encoder:\n    class_path: own_nets.one.OwnOne\n    init_args: {}\n"
     (tmp_path / "run" / "config.yaml").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.chdir(tmp_path / "modules")  # "", the working directory, is not in the path yet
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     for trusted in ("", "own_net", "own_nets.two"):
         monkeypatch.setenv("VISATTN_TRUST_MODULES", trusted)
         with pytest.raises(ValueError, match=r"'OwnOne', which is not one.*VISATTN_TRUST_MODULES="):
             va.load(tmp_path / "run")
-    assert "own_nets.one" not in __import__("sys").modules
+    assert "own_nets.one" not in sys.modules
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "own_nets")
     loaded = va.load(tmp_path / "run")
     assert (type(loaded).__name__, type(loaded).__module__) == ("OwnOne", "own_nets.one")

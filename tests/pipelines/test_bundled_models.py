@@ -1,6 +1,7 @@
 """Models that come with visattn: load, card, scores, and the commands that use them."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,16 @@ def test_the_classifier_knows_what_is_on_photos() -> None:
         before = model(x)
         va.insert(model, "cbam")
         assert torch.equal(model(x), before)
+
+
+def test_a_copy_of_the_captioner_sees_the_whole_photo_too(tmp_path: Path) -> None:
+    copied = shutil.copy(BUNDLED / "photo-captioner.safetensors", tmp_path / "a.safetensors")
+    model = va.load(copied)
+    va.save(model, tmp_path / "b.safetensors")
+    for each in (model, va.load(tmp_path / "b.safetensors")):
+        [result] = va.caption(each, va.sample_photos()[0], beam_size=1)
+        assert result.maps.geometry is not None
+        assert result.maps.geometry.region == (0, 0, 640, 427)
 
 
 def test_sample_photos_are_small_and_name_their_authors() -> None:

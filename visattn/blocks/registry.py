@@ -1,7 +1,6 @@
 """Attention blocks by name: those of `visattn.blocks` and those that users register."""
 
 from functools import cache
-from importlib import import_module
 from typing import Any, TypeVar, get_args
 
 from torch import nn
@@ -9,7 +8,7 @@ from torch import nn
 from visattn import blocks
 from visattn.blocks.base import Block, BlockInfo, BlockKind
 from visattn.io.messages import did_you_mean
-from visattn.io.trusted_modules import user_trusted_modules
+from visattn.io.trusted_modules import import_trusted, user_trusted_modules
 
 BlockClass = TypeVar("BlockClass", bound=type[nn.Module])
 
@@ -29,7 +28,7 @@ def _known() -> dict[str, type[nn.Module]]:
     These modules are named by the user: names in configs or weight files import nothing.
     """
     for module in user_trusted_modules():
-        import_module(module)
+        import_trusted(module)
     return _exported() | _registered
 
 

@@ -90,7 +90,7 @@ def caption(
         prompt: for transformers: instruction for chat models, beginning of the caption for others
         generate: for transformers: options of generate, such as max_new_tokens=40 num_beams=3
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
-            (default: squash for photo-captioner, crop for other models)
+            (default: as in the training of the model; squash for photo-captioner)
         phrase_boxes: phrases with boxes (JSON, optionally gzipped): pages compare the attention of
             a phrase with its boxes
         boxes: also write boxes around the peaks of the maps, in NAME.json

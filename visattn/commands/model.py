@@ -53,7 +53,7 @@ class ModelOptions:
         model: a name of visattn models, a file of visattn export, a run of visattn fit (its best
             checkpoint), a checkpoint, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME,
             hf:DIRECTORY of transformers, or your own code, which is executed: FILE.py:NAME or
-            package.module:NAME (default: a bundled model, if one fits the command)
+            package.module:NAME (default: imagenet-classifier for overlay and score maps)
         weights: weights for timm:NAME, torchvision:NAME or your own code; no code in the file is
             executed
         device: torch device: cpu, cuda, cuda:1, mps

@@ -1,6 +1,9 @@
 """Allow-list of modules that a config or a command line may import by name."""
 
+import importlib
 import os
+import sys
+from types import ModuleType
 
 TRUSTED_MODULES = (
     "visattn",
@@ -49,3 +52,10 @@ def is_trusted_module(module: str) -> bool:
     return any(
         f"{module}.".startswith(f"{name}.") for name in (*TRUSTED_MODULES, *user_trusted_modules())
     )
+
+
+def import_trusted(module: str) -> ModuleType:
+    """Import a module that the user trusts, also from the working directory."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return importlib.import_module(module)

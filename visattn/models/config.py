@@ -5,7 +5,6 @@
 Only classes of visattn, and of modules that the user imports or trusts, can be built.
 """
 
-import importlib
 import inspect
 import re
 from collections.abc import Mapping
@@ -14,7 +13,12 @@ from typing import Any, cast
 from torch import nn
 
 import visattn.models
-from visattn.io.trusted_modules import TRUST_VARIABLE, is_trusted_module, user_trusted_modules
+from visattn.io.trusted_modules import (
+    TRUST_VARIABLE,
+    import_trusted,
+    is_trusted_module,
+    user_trusted_modules,
+)
 from visattn.models.configurable import CLASSES, Configurable
 
 ModelConfig = dict[str, Any]
@@ -46,7 +50,7 @@ def model_class(name: str, run: str = "") -> type[Configurable]:
         named = re.findall(rf"class_path: ([\w.]+)\.{re.escape(name)}\s", run)
         for module in named or user_trusted_modules():
             if is_trusted_module(module):
-                importlib.import_module(module)
+                import_trusted(module)
         own = CLASSES.get(name)
     if not _can_be_built(own):
         raise ValueError(

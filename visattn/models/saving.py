@@ -22,7 +22,7 @@ from visattn.models.backbones.huggingface import load_huggingface_model
 from visattn.models.backbones.names import load_named
 from visattn.models.card import model_card
 from visattn.models.config import build_model, model_config
-from visattn.models.loaded import Loaded, mark
+from visattn.models.loaded import Loaded, loaded_with, mark
 from visattn.models.model_files import (
     bundled_models,
     checkpoint_run,
@@ -62,7 +62,8 @@ def save(
         8
     """
     if not os.fspath(path).startswith("hf://"):
-        _write(path, model.state_dict(), model_config(model))
+        config = {**model_config(model), "resize_mode": loaded_with(model).resize_mode}
+        _write(path, model.state_dict(), config)
         return
     from huggingface_hub import HfApi
 
@@ -188,8 +189,7 @@ def load(
     if spec in bundled_models() and spec.startswith("scenes-"):
         note = f"{spec} knows only synthetic scenes: its output for photos is meaningless"
     weights_of = str(path) if Path(spec).is_dir() else spec
-    # The photos of Flickr8k that the captioner was trained on were squashed to squares.
-    mode = "squash" if spec == "photo-captioner" else "crop"
+    mode = config.get("resize_mode", "crop")
     return mark(model, Loaded(weights_of, on_photos=note, resize_mode=mode))
 
 

@@ -77,7 +77,7 @@ def caption(
         length_penalty: Exponent of the length penalty, by default 0.7; 0 compares
             log-probabilities. For models of transformers the option of `generate`.
         resize_mode: How images get the shape of the input: central `crop`, `squash` or `pad`; by
-            default as in the training of `photo-captioner`, and `crop` for other models.
+            default as in the training of the model, which its file records.
         batch_size: Images per batch; by default 16; models of transformers caption one at a time.
         places: How hard attention selects the position of each word: the most probable one
             (`argmax`), a sampled one (`sample`) or the expectation over all (`expectation`); by

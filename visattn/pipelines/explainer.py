@@ -80,7 +80,7 @@ def explain(
     Args:
         model: Model to explain.
         images: One image or several: files, bytes, PIL images or arrays `[y, x, c]` of any size,
-            with as many channels as the model takes; or folders, archives, tables and URLs, whose
+            with as many channels as the model takes; or folders, archives and URLs, whose
             photos are all explained; or a tensor `[b, c, y, x]`, `[c, y, x]` or a list of these,
             which is passed to the model as it is, such as a batch of a DataLoader.
         method: Name of a method in `visattn.attribution.METHODS` in any spelling (`gradcam`,

@@ -199,7 +199,7 @@ class CaptionImages(ImageFunction):
 def _read(cell: Any) -> LoadedImage | Exception:
     """Return the photo of a cell, or why it cannot be read."""
     try:
-        # Paths in a table are not opened, since the table may come from someone else.
+        # A path beside missing bytes is not opened: `datasets` keeps that of the table's author.
         source = cell["bytes"] if isinstance(cell, Mapping) else cell
         return read_image(photo_source(source) if isinstance(source, str) else source)
     except (OSError, TypeError, ValueError) as error:

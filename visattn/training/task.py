@@ -279,7 +279,9 @@ class Task(LightningModule, ABC):
         """
         names = dict(self.named_parameters())
         check_weights_before_saving(checkpoint["state_dict"], names)
-        checkpoint["visattn"] = {"model": model_config(self.model), "seed": self.seed}
+        mode = getattr(self.data, "resize_mode", "crop")
+        config = {**model_config(self.model), "resize_mode": mode}
+        checkpoint["visattn"] = {"model": config, "seed": self.seed}
         if "loops" in checkpoint:
             normalize_loop_state(checkpoint["loops"]["fit_loop"], self.trainer)
 

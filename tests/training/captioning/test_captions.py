@@ -42,7 +42,7 @@ def test_photos_with_phrases_are_scored_on_cached_features(tmp_path: Path) -> No
 
 
 def test_japanese_captions_are_trained_and_drawn(tmp_path: Path) -> None:
-    """From a table to pages, with letters as words."""
+    """From a table to pages, with letters as words, and photos resized as in training."""
     (tmp_path / "photos").mkdir()
     lines = ["image,caption"]
     for number in range(12):
@@ -51,12 +51,13 @@ def test_japanese_captions_are_trained_and_drawn(tmp_path: Path) -> None:
         lines.append(f"{number:02}.png,{name}円と四角。")
     Path("captions.csv").write_text("\n".join(lines), encoding="utf-8")
     source = {"captions": "captions.csv", "photos": "photos", "val_fraction": 0.2}
-    Path("ja.yaml").write_text(config(source))
+    Path("ja.yaml").write_text(config(source, resize_mode="squash"))
     fit = ["fit", "--config", "ja.yaml", "--run", "run"]
     assert main([*fit, "--trainer.limit_val_batches", "0"]) == 0
     explained = ["--method", "relevance", "--out", "out", "--figures", "png"]
     assert main(["caption", "photos/00.png", "--model", "run", *explained]) == 0
     record = json.loads(Path("out/00.json").read_text(encoding="utf-8"))
     assert len(record["maps"]["values"]) == len(record["words"]) == len(record["log_probs"])
+    assert record["maps"]["info"]["more"]["resize_mode"] == "squash"
     assert "".join(record["words"]) == record["caption"].replace(" ", "")
     assert {"00.png", "00.html"} <= {path.name for path in Path("out").iterdir()}

@@ -1,8 +1,6 @@
 """Any network as a classifier: user code, torchvision or timm."""
 
-import importlib
 import inspect
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 
 from visattn.insertion.insertion import insert
 from visattn.io.messages import did_you_mean
-from visattn.io.trusted_modules import TRUST_VARIABLE, is_trusted_module
+from visattn.io.trusted_modules import TRUST_VARIABLE, import_trusted, is_trusted_module
 from visattn.models.backbones.timm_classifier import create_timm_backbone
 from visattn.models.base import ImageClassifier
 
@@ -110,9 +108,7 @@ def find_network(name: str) -> Any:
     module = PurePath(module).stem if module.endswith(".py") else module
     if not is_trusted_module(module):
         raise ValueError(f"to run your own code, {name}, trust it: {TRUST_VARIABLE}={module}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    found = importlib.import_module(module)
+    found = import_trusted(module)
     public = [each for each in vars(found) if not each.startswith("_")]
     if not hasattr(found, attribute):
         raise ValueError(f"{module} has no {attribute}; {did_you_mean(attribute, public)}")
