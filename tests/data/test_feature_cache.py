@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def test_what_cannot_be_cached_is_refused(
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"\.npy, remove it to recompute"):
         cache.read(photos[0])
-    monkeypatch.setattr("shutil.disk_usage", lambda _: Free)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
     os.unlink(file)  # noqa: PTH108
     with pytest.raises(OSError, match="needs .* GB; free disk space"):
         computed(cache, photos, model)
@@ -121,7 +122,3 @@ def test_what_cannot_be_cached_is_refused(
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"0\.png: features must be finite"):
         computed(broken, photos, model)
-
-
-class Free:
-    free = 10

@@ -86,10 +86,6 @@ def attended_keys(buckets: Tensor, chunk: int) -> list[set[int]]:
     return [places - {i} or {i} for i, places in enumerate(attended)]
 
 
-def buckets_of(x: Tensor, half: int, rounds: int) -> Tensor:
-    return lsh_buckets(x, numbers(rounds, x.shape[-1], half, seed=7))
-
-
 @pytest.mark.parametrize(
     ("half", "rounds", "chunk"), [(2, 1, 12), (2, 3, 12), (1, 2, 3), (3, 2, 2), (9, 2, 5)]
 )
@@ -98,7 +94,7 @@ def test_lsh_attention_is_a_loop_over_buckets_and_chunks(
     half: int, rounds: int, chunk: int, need_weights: bool
 ) -> None:
     shared, values = numbers(2, 23, 3), numbers(2, 23, 5, seed=1)
-    buckets = buckets_of(shared, half, rounds)
+    buckets = lsh_buckets(shared, numbers(rounds, 3, half, seed=7))
     output, weights = lsh_attention(
         shared, values, buckets, chunk_size=chunk, need_weights=need_weights
     )

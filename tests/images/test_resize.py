@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, strategies as st
 from image_zoo import TURNS
 from PIL import Image
+from random_numbers import photo
 from torch.nn.functional import avg_pool2d
 from torchvision.transforms import v2
 
@@ -19,17 +20,13 @@ from visattn.results.attention_map import AttentionMap
 SIDES = st.integers(3, 97)
 
 
-def noise(y: int, x: int) -> LoadedImage:
-    return LoadedImage(np.random.default_rng(3).integers(0, 256, (y, x, 3), dtype=np.uint8))
-
-
 @given(y=SIDES, x=SIDES, size=st.tuples(SIDES, SIDES), shorter=SIDES)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_crop_and_squash_equal_torchvision_exactly(
     interpolation: Literal["bilinear", "bicubic"], y: int, x: int, size: tuple[int, int],
     shorter: int,
 ) -> None:  # fmt: skip
-    image, mode = noise(y, x), v2.InterpolationMode(interpolation)
+    image, mode = LoadedImage(photo(y, x, 3)), v2.InterpolationMode(interpolation)
     crop = ResizeSpec(size, shorter=shorter, interpolation=interpolation)
     squash = ResizeSpec(size, "squash", interpolation=interpolation)
     for spec, steps in (

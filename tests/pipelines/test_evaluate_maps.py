@@ -88,16 +88,12 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def queries_of(instances: Path) -> list[QueryObject]:
-    images = read_coco_images(instances / "annotations" / "instances_val.json")
-    return build_queries(images, CLASSES, 3, predicted=False)[0]
-
-
 def rows_of(model: Any, kind: Any, instances: Path, methods: list[str]) -> list[dict[str, Any]]:
     explainer = Explainer(model.eval(), input_size=SIZE, class_names=CLASSES, dense=True)
     evaluator = MapEvaluator(explainer, kind)
     evaluator.check_methods(methods)
-    queries = queries_of(instances)
+    images = read_coco_images(instances / "annotations" / "instances_val.json")
+    queries, _ = build_queries(images, CLASSES, 3, predicted=False)
     rows = evaluator.evaluate(queries, read_image(queries[0].image.path), methods)
     return sorted(rows, key=lambda row: methods.index(row["method"]))
 

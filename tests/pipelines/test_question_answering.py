@@ -13,7 +13,6 @@ import visattn as va
 from visattn.data.captions.batch import Vocabulary
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.pipelines.answering import check_question
-from visattn.results.values import Answer
 
 SIZE = (48, 72)
 BLOCK = (slice(24, 36), slice(36, 72))  # rows and columns, whole cells of grids of 4 x 4 and 4 x 6
@@ -25,18 +24,14 @@ def photo(block: tuple[slice, slice] = BLOCK) -> np.ndarray:
     return pixels
 
 
-def peak_is_in_block(answer: Answer, hop: int = 0) -> bool:
-    assert answer.maps is not None
-    drawn = answer.maps[hop].resize_to_image(SIZE, smooth=False).nan_to_num()
-    row, column = divmod(int(drawn.argmax()), SIZE[1])
-    inside = drawn[BLOCK].sum() / drawn.sum()
-    return 24 <= row < 36 and column >= 36 and bool(inside > 0.5)
-
-
 def test_the_map_lies_on_the_block_that_was_attended_to() -> None:
     for mode in ("pad", "squash"):
         [answer] = va.ask(brightest_cell(), photo(), "the ring", resize_mode=mode)
-        assert peak_is_in_block(answer), mode
+        assert answer.maps is not None
+        drawn = answer.maps[0].resize_to_image(SIZE, smooth=False).nan_to_num()
+        row, column = divmod(int(drawn.argmax()), SIZE[1])
+        assert 24 <= row < 36 <= column, mode
+        assert drawn[BLOCK].sum() > 0.5 * drawn.sum(), mode
 
 
 def test_answers_are_those_of_the_model() -> None:

@@ -60,14 +60,8 @@ def captioner(words: tuple[str, ...] = ("red", "dog"), **options: Any) -> ShowAt
     return ShowAttendTell((*SPECIAL_TOKENS, *words), encoder, hidden_size=11, **options)
 
 
-def damaged(model: nn.Module, weight: torch.Tensor) -> Any:
-    nn.init.constant_(weight, torch.nan)
-    return model
-
-
-def sampling() -> ShowAttendTell:
-    model = captioner(attention="hard")
-    model.places = "sample"
+def damaged(model: nn.Module, weight: str) -> Any:
+    nn.init.constant_(model.get_parameter(weight), torch.nan)
     return model
 
 
@@ -78,21 +72,6 @@ def resnet_of_6_channels() -> nn.Module:
 
 def explained(make: Callable[[], nn.Module], *args: Any, image: Any = PHOTO, **options: Any) -> Any:
     return lambda: va.explain(make(), image, *args, **options)
-
-
-def damaged_captioner() -> Any:
-    model = captioner()
-    return damaged(model, model.decoder.output.weight)
-
-
-def damaged_detector() -> Any:
-    model = small_detector()
-    return damaged(model, model.heads.classes.weight)
-
-
-def damaged_mac() -> Any:
-    model = small_mac()
-    return damaged(model, next(model.head.parameters()))
 
 
 def cnn_of(first: nn.Module) -> Any:
@@ -159,19 +138,20 @@ CASES: list[tuple[Callable[[], object], str]] = [
     # words and captions
     (explained(captioner, "relevance", heads=[0]), "apply only to attention and gradient_"),
     (explained(captioner, "attention", heads=[3], max_length=2), "heads"),
-    (explained(sampling, "relevance", max_length=2), 'set its places to "argmax"'),
+    (explained(lambda: captioner(attention="hard", places="sample"), "relevance", max_length=2),
+     'set its places to "argmax"'),
     (lambda: va.caption(captioner(()), PHOTO), "no caption of these lengths is possible"),
-    (lambda: va.caption(damaged_captioner(), PHOTO), "NaN"),
+    (lambda: va.caption(damaged(captioner(), "decoder.output.weight"), PHOTO), "NaN"),
     # questions, boxes, glimpses, layers
     (lambda: va.ask(small_mac(), PHOTO, ""), "at least one word, got ''"),
     (lambda: va.ask(small_mac(), PHOTO, " ?! "), "at least one word"),
     (lambda: va.ask(small_mac(), PHOTO, "Wo ist der rote Kreis?"),
      "knows none of the words of 'Wo ist der rote Kreis.'"),
     (lambda: va.ask(nn.Linear(1, 1), PHOTO, "the ring"), "must answer questions, .* got Linear"),
-    (lambda: va.ask(damaged_mac(), PHOTO, "the ring"), "its weights are damaged"),
+    (lambda: va.ask(damaged(small_mac(), "head.1.0.weight"), PHOTO, "the ring"), "are damaged"),
     (lambda: va.detect(small_detector(), PHOTO, layers=2), "layers must be from -2 to 1"),
     (lambda: va.detect(nn.Linear(1, 1), PHOTO), "must be a detector such as DETR, got Linear"),
-    (lambda: va.detect(damaged_detector(), PHOTO), "its weights are damaged"),
+    (lambda: va.detect(damaged(small_detector(), "heads.classes.weight"), PHOTO), "are damaged"),
     (lambda: glimpses(SmallEncoder((24, 24)), PHOTO), "got SmallEncoder"),
     (lambda: glimpses(ram(math.nan), PHOTO), "outputs NaN or infinity"),
     (lambda: glimpses(ram(math.inf), PHOTO), "outputs NaN or infinity"),

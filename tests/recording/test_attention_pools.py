@@ -22,10 +22,6 @@ def mean(cells: Tensor) -> Tensor:
     return cells.mean(1, keepdim=True)
 
 
-def largest(cells: Tensor) -> Tensor:
-    return cells.amax(1, keepdim=True)
-
-
 class FunctionPool(nn.Module):
     """A pool that calls `multi_head_attention_forward` itself, as that of CLIP's ResNets.
 
@@ -86,7 +82,8 @@ class Net(nn.Module):
 
 
 POOLS: dict[str, Callable[[], Any]] = {
-    "function": lambda: FunctionPool(largest), "one query": lambda: FunctionPool(alone=True),
+    "function": lambda: FunctionPool(lambda cells: cells.amax(1, keepdim=True)),
+    "one query": lambda: FunctionPool(alone=True),
     "timm": TimmPool,
 }  # fmt: skip
 

@@ -49,10 +49,6 @@ def plane(model: Any, tokens: Tensor) -> Tensor:
     return model.patches(tokens).mT.unflatten(-1, GRID)
 
 
-def concatenated(model: Any, tokens: Tensor) -> Tensor:
-    return model.wide(torch.cat((tokens[:, 0], model.patches(tokens).mean(1)), -1))
-
-
 def weighted_plane(model: Any, tokens: Tensor) -> Tensor:
     """Channels are last, and only behind tanh the pooling is linear."""
     return (FACTORS.view(*GRID, 1) * model.head(tokens.tanh().unflatten(1, GRID))).sum((1, 2))
@@ -67,7 +63,8 @@ HEADS: dict[str, tuple[str, Callable[[Any, Tensor], Tensor], list[float], Tensor
     "all": ("class", lambda m, t: m.head(t.mean(1)), [1], ONES, "mixture"),
     "patches": ("registers", lambda m, t: m.head(m.patches(t).mean(1)), [0] * 3, ONES, "mean"),
     "maximum": ("class", lambda m, t: m.head(m.patches(t).amax(1)), [0], ONES, "mean"),
-    "class and mean": ("registers", concatenated, [PATCHES, 0, 0], ONES, "mixture"),
+    "class and mean": ("registers", lambda m, t: m.wide(torch.cat(
+        (t[:, 0], m.patches(t).mean(1)), -1)), [PATCHES, 0, 0], ONES, "mixture"),
     "class plus mean": ("class", lambda m, t: m.head(t[:, 0] + m.patches(t).mean(1)), [PATCHES],
                         ONES, "mixture"),
     "weighted": ("class", lambda m, t: m.head((FACTORS[:, None] * m.patches(t)).sum(1)), [0],

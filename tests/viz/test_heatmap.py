@@ -146,13 +146,10 @@ def test_light_shows_magnitudes(size: float) -> None:
     assert shown[0, 0].tolist() == shown[0, 1].tolist()
 
 
-def blob(size: tuple[int, int] = (31, 43)) -> np.ndarray:
-    y, x = np.mgrid[: size[0], : size[1]]
-    return np.exp(-((y - 11.0) ** 2 + (x - 29.0) ** 2) / 50)
-
-
 def test_contour_is_where_attention_crosses_the_level() -> None:
-    drawn = draw_contour(np.zeros((31, 43, 3), np.uint8), blob(), 0.5)
+    y, x = np.mgrid[:31, :43]
+    blob = np.exp(-((y - 11.0) ** 2 + (x - 29.0) ** 2) / 50)
+    drawn = draw_contour(np.zeros((31, 43, 3), np.uint8), blob, 0.5)
     radius = np.hypot(*(np.argwhere(drawn[..., 0] > 127) - (11, 29)).T)
     assert len(radius) > 20
     assert np.abs(radius - np.sqrt(50 * np.log(2))).max() < 1.5

@@ -30,18 +30,12 @@ PHOTO = np.random.default_rng(5).integers(0, 256, (59, 97, 3), dtype=np.uint8)
 FAMILIES = {"clip": (tiny_clip, clip_processor), "siglip": (tiny_siglip, siglip_processor)}
 
 
-def saved(folder: Path, family: str) -> str:
-    build, processor = FAMILIES[family]
-    build().save_pretrained(folder)
-    processor().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return f"hf:{folder}"
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_of_a_directory_are_those_of_the_library(tmp_path: Path, family: str) -> None:
     build, processor = FAMILIES[family]
-    explainer = Explainer(visattn.load(saved(tmp_path, family)), text=TEXTS)
+    for part in (build(), processor(), tiny_tokenizer()):
+        part.save_pretrained(tmp_path)
+    explainer = Explainer(visattn.load(f"hf:{tmp_path}"), text=TEXTS)
     batch, scorer = explainer.prepare(PHOTO), explainer.model
     theirs = processor()(images=Image.fromarray(PHOTO), return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(batch.inputs, theirs, rtol=0, atol=2e-2)  # one gray level of 255

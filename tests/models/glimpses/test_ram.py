@@ -11,7 +11,6 @@ from visattn.functional.reinforce import gaussian_log_prob
 from visattn.models.glimpses.ram import (
     GlimpseNet,
     GlimpseRNN,
-    GlimpseRollout,
     LocationPolicy,
     RecurrentAttentionModel,
     RNNType,
@@ -135,16 +134,10 @@ def shown(count: int, channels: int = 1) -> Tensor:
     return drawn(count, channels, 13, 17)
 
 
-def roll(
-    made: RecurrentAttentionModel, images: Tensor, start: Tensor, noise: Tensor
-) -> GlimpseRollout:
-    return made.rollout(images, num_rollouts=noise.shape[1], init_locations=start, noise=noise)
-
-
 def test_a_rollout_is_the_equations_of_the_paper() -> None:
     made = model(channels=3, num_scales=2, rnn_type="gru", policy_std=0.8)
     images, start, noise = shown(3, 3), starts(6).view(3, 2, 2), drawn(3, 2, 4, 2)
-    rollouts = roll(made, images, start, noise)
+    rollouts = made.rollout(images, num_rollouts=2, init_locations=start, noise=noise)
     pyramid, index = made.retina.pyramid(images), torch.tensor([0, 0, 1, 1, 2, 2])
     hidden, location = torch.zeros(6, 11), start.flatten(0, 1)
     for step in range(4):
