@@ -71,6 +71,23 @@ def test_compiled_models_run_uncompiled_inside_and_compiled_again_afterwards() -
             model(torch.rand(1, 1, 2, 2))
 
 
+def test_tokens_are_located_by_calls_with_the_arguments_of_the_user() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vit = timm.create_model(
+                "vit_tiny_patch16_224", depth=1, embed_dim=12, num_heads=2, img_size=(32, 48)
+            )
+
+        def forward(self, scale: float, images: Tensor) -> Tensor:
+            return self.vit(scale * images)
+
+    model = Scaled().eval()
+    with record(model) as recording:
+        model(0.5, torch.rand(1, 3, 32, 48))
+    assert recording.maps[0].values.shape[-2:] == (2, 3)
+
+
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel])
 def test_the_model_inside_a_wrapper_is_explained(wrap: Any) -> None:
     torch.manual_seed(0)

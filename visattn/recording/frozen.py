@@ -97,12 +97,12 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     Inside the context the model is also `plain`.
 
     Example:
-        >>> model = torch.nn.Dropout().train()
-        >>> with eval_mode(model):
-        ...     model.training
-        False
-        >>> model.training
-        True
+        >>> model, other = torch.nn.Dropout(), torch.nn.Dropout()
+        >>> with eval_mode(model), eval_mode(other), eval_mode(model):
+        ...     model.training, other.training
+        (False, False)
+        >>> model.training, other.training
+        (True, True)
     """
     held: list[nn.Module] = vars(_HELD).setdefault("models", [])
     if any(each is model for each in held):  # by an enclosing context of the same thread

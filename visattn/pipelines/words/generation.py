@@ -274,7 +274,12 @@ def select_heads(heads: Sequence[int] | None, count: int) -> list[int]:
 
 
 def _length(tokens: list[int], special_ids: frozenset[int]) -> int:
-    """Return the number of tokens up to and including the first of the trailing special tokens."""
+    """Return the number of tokens up to and including the first of the trailing special tokens.
+
+    Example:
+        >>> _length([5, 2, 5, 2, 0, 0], frozenset({0, 2}))
+        4
+    """
     count = len(tokens)
     while count > 1 and tokens[count - 1] in special_ids and tokens[count - 2] in special_ids:
         count -= 1
