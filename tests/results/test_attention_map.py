@@ -23,6 +23,9 @@ GEOMETRIES = {
     "as it is": Geometry.identity((13, 17)),
     "resized": Geometry.identity((13, 17)).resized((29, 31)),
     "cropped": Geometry.identity((13, 17)).resized((29, 37)).cropped(5, 7, (19, 23)),
+    "cropped at centers of pixels": Geometry.identity((13, 17))
+    .resized((26, 34))
+    .cropped(5, 7, (16, 20)),
     "padded": Geometry.identity((13, 17)).padded(2, 3, (19, 23)),
     "cropped, padded": Geometry.identity((13, 17)).cropped(2, 3, (7, 11)).padded(3, 5, (19, 23)),
     "flipped": Geometry.identity((13, 17)).cropped(2, 3, (7, 11)).flipped(),

@@ -105,6 +105,7 @@ def test_lines_are_at_their_probabilities() -> None:
     first = scan.probabilities[:, 1].numpy()  # of dog, interrupted between the labels
     shown = [np.asarray(line.get_ydata()) for line in ax.lines[:2]]
     np.testing.assert_allclose(shown, first.reshape(2, 2))
+    assert list(ax.lines[-1].get_xdata()) == [2.5, 2.5]  # pyright: ignore[reportArgumentType]
     legend = ax.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()][:2] == ["dog", "cat"]
