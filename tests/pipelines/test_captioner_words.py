@@ -18,7 +18,6 @@ from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.pipelines.caption_words import (
-    attention_site,
     captioner_run,
     occlude_words,
     word_log_probs,
@@ -83,7 +82,7 @@ def test_gradients_equal_finite_differences(family: str) -> None:
     model = captioner(family, SmallEncoder((24, 40), channels=8)).double()
     features, words = torch.rand(1, 8, 3, 5, dtype=torch.float64), [7, 4, 9]
     gradients = captioner_run(model, features, words).gradients(2).attention()[-1]
-    path = attention_site(model)
+    path = model.attention_site
     path = path.replace(".tap", ".attn_drop") if family == "transformer" else path
     site = model.get_submodule(path)
     for step, place in ((0, 3), (2, 11)):
@@ -157,6 +156,28 @@ def test_block_on_a_panorama_is_found_on_the_photo() -> None:
         if float(total.max()):
             [[y, x]] = (total == total.max()).nonzero().tolist()
             assert (y, x) == (1, 2), method
+
+
+def test_a_captioner_without_a_tap_has_the_methods_that_need_no_weights() -> None:
+    class Untapped(ShowAttendTell):
+        attention_site = "decoder"
+
+    model, plain = captioner("soft", CellColors()), Untapped(WORDS, CellColors(), hidden_size=11)
+    plain.load_state_dict(model.state_dict())
+    plain.decoder.feature_proj = nn.Sequential()  # as without a projection
+    photo = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
+    unweighted: tuple[WordMethod, ...] = ("gradcam", "gradient_embedding", "occlusion")
+    for method in unweighted:
+        [[first], [second]] = (
+            visattn.caption(each, photo, method=method, min_length=5)
+            for each in (model, plain.eval())
+        )
+        assert torch.equal(first.maps.values, second.maps.values)
+        assert first.maps.values.any()
+    with pytest.raises(ValueError, match="set attention_site of the captioner"):
+        visattn.caption(plain, photo, method="relevance")
+    with pytest.raises(ValueError, match="set attention_site of the captioner"):
+        visattn.caption(plain, photo, layers=0)
 
 
 def test_layers_and_heads_are_a_number_or_a_list() -> None:

@@ -61,8 +61,14 @@ class WordRun:
         """Return the cross-attention from words to the image in the selected layers and heads.
 
         Raises:
-            ValueError: If there is no such layer or head.
+            ValueError: If there is no such layer or head, or the model has no `attention_site`.
         """
+        if not self.cross:
+            raise ValueError(
+                "gradients of attention, its layers and heads need the weights that the decoder "
+                "continues from: set attention_site of the captioner to the name of the module "
+                "that passes them on; gradcam, gradient_embedding and occlusion do not need it"
+            )
         chosen = _listed("layers", layers, len(self.cross))
         weights = torch.stack([torch.cat([*self.cross[index]], 1) for index in chosen])
         return weights[:, _listed("heads", heads, weights.shape[1])]

@@ -130,11 +130,14 @@ def captioner_run(
             'them: set its places to "argmax" or "expectation"'
         )
     features = features.detach().requires_grad_()
+    tokens = features.flatten(2).mT
     with _stored(model) as (weights, projected):
-        log_probs = word_log_probs(model, features, words)[0]
+        log_probs = word_log_probs(model, tokens.mT.view_as(features), words)[0]
+    if [each.shape[1:-1] for each in projected] == [tokens.shape[1:-1]]:
+        tokens = projected[0]
     own = [step for name, [step, *_] in weights.items() if name.endswith("self_attn")]
     cross = [steps for name, steps in weights.items() if not name.endswith("self_attn")]
-    return WordRun(log_probs, cross, own, projected[0], features)
+    return WordRun(log_probs, cross, own, tokens, features)
 
 
 def word_log_probs(
@@ -189,16 +192,6 @@ def occlude_words(
     return (total / cells.sum(0)).relu().float().cpu()
 
 
-def attention_site(model: Captioner) -> str:
-    """Return the name of the module whose attention the maps of words show."""
-    if not isinstance(model, TransformerCaptioner):
-        return "decoder.attention.scorer.tap"
-    if model.maps in ("mean", "all"):
-        return "decoder.layers"
-    layer = model.decoder.num_layers - 1 if model.maps == "last" else model.maps[0]
-    return f"decoder.layers.{layer}.cross_attn.tap"
-
-
 @contextmanager
 def _stored(model: Captioner) -> Iterator[tuple[dict[str, list[Tensor]], list[Tensor]]]:
     """Store the weights `h q m` of each attention, and the projected features `1 n c`.
@@ -208,8 +201,7 @@ def _stored(model: Captioner) -> Iterator[tuple[dict[str, list[Tensor]], list[Te
     """
     weights: dict[str, list[Tensor]] = {}
     projected: list[Tensor] = []
-    site = attention_site(model)
-    sites = {site: model.get_submodule(site)}
+    sites = {model.attention_site: model.get_submodule(model.attention_site)}
     if isinstance(model, TransformerCaptioner):
         sites = {
             f"decoder.layers.{index}.{name}": layer.get_submodule(f"{name}.attn_drop")
@@ -232,7 +224,8 @@ def _stored(model: Captioner) -> Iterator[tuple[dict[str, list[Tensor]], list[Te
         projected.append(output)
 
     hooks = [(module, storing(name)) for name, module in sites.items()]
-    hooks.append((model.get_submodule("decoder.feature_proj"), project))
+    if projection := getattr(model.decoder, "feature_proj", None):
+        hooks.append((projection, project))
     with ExitStack() as stack:
         for module, hook in hooks:
             stack.callback(module.register_forward_hook(in_this_run(hook)).remove)

@@ -24,7 +24,7 @@ from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.loaded import loaded_with
 from visattn.models.saving import load
-from visattn.pipelines.caption_words import attention_site, explain_captions
+from visattn.pipelines.caption_words import explain_captions
 from visattn.pipelines.inputs import note_photo
 from visattn.recording.frozen import eval_mode
 from visattn.recording.places import CellStrides
@@ -266,7 +266,7 @@ def _captions(
                 log_probs=tuple(log_probs.tolist()),
                 gates=tuple(gates.tolist()),
                 maps=AttentionMap(
-                    values, attention_site(model), "words", placed, info, words, margin
+                    values, model.attention_site, "words", placed, info, words, margin
                 ),
                 score=float(output.scores[image, rank]),
                 finished=bool(output.finished[image, rank]),

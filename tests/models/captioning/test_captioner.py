@@ -15,7 +15,6 @@ from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
-from visattn.pipelines.caption_words import attention_site
 from visattn.recording.recorder import record
 from visattn.results.kinds import END, START, UNKNOWN
 
@@ -177,7 +176,7 @@ def test_a_recorder_sees_the_weights_that_were_read(model: Captioner) -> None:
         _, _, attention = model.step(state, torch.full((2, 1), START))
     maps = {entry.site: entry.values for entry in recording.maps if entry.kind == "words"}
     if attention.heads is None:
-        assert torch.equal(maps[attention_site(model)].flatten(-2), attention.weights)
+        assert torch.equal(maps[model.attention_site].flatten(-2), attention.weights)
     else:
         for layer in range(2):
             values = maps[f"decoder.layers.{layer}.cross_attn.tap"]

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.transformer import CaptionDecoderLayer, TransformerCaptioner
-from visattn.pipelines.caption_words import attention_site
 from visattn.results.kinds import START
 
 
@@ -114,7 +113,7 @@ def test_maps_of_one_head() -> None:
     assert single.attention.heads is None
     assert every.attention.heads.shape == (12, 2, 11, 10)
     torch.testing.assert_close(every.attention.heads.mean((1, 2)), every.attention.weights)
-    assert attention_site(chosen) == "decoder.layers.1.cross_attn.tap"
+    assert chosen.attention_site == "decoder.layers.1.cross_attn.tap"
     chosen.maps = "all"
     again = chosen.teacher_force(features, captions, lengths, images)
     torch.testing.assert_close(again.attention.heads, every.attention.heads, rtol=0, atol=0)

@@ -57,7 +57,8 @@ class Captioner(Configurable, nn.Module, ABC):
     """Base class of captioners: a decoder with an encoder; words with the attention of each.
 
     The constructor of a subclass builds `decoder`, whose methods `start`, `step` and
-    `teacher_force` are described here; the decoder projects the features in `feature_proj`.
+    `teacher_force` are described here. If the decoder projects the features once, in its module
+    `feature_proj`, to `[b, n, d]`, `gradient_embedding` is that of these, else of the features.
 
     Args:
         words: The vocabulary; it begins with `SPECIAL_TOKENS`.
@@ -68,6 +69,9 @@ class Captioner(Configurable, nn.Module, ABC):
     """How hard attention selects the position of a word; None for soft attention."""
     maps: MapChoice | None = None
     """Which layers and heads are shown; None if there is no choice."""
+    attention_site: str = "decoder"
+    """Name of the module that passes on the attention `[b, n]`, `[b, k, n]` or `[b, h, k, n]` to
+    the image, such as an identity in `decoder`, for `gradient_attention` and `relevance`."""
     decoder: Any
 
     @abstractmethod

@@ -192,6 +192,8 @@ class KnowingWhenToLook(Captioner):
         Captioning", arXiv:1612.01887; see `AdaptiveDecoder`.
     """
 
+    attention_site = "decoder.attention.scorer.tap"
+
     @options_of(AdaptiveDecoder)
     def __init__(self, words: Sequence[str], encoder: ImageEncoder, **options: Any) -> None:
         super().__init__(words, encoder)

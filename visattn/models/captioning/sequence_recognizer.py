@@ -210,6 +210,8 @@ class SequenceRecognizer(Captioner):
         Shi et al. 2016, arXiv:1603.03915. The decoder is that of `ShowAttendTell` without its gate.
     """
 
+    attention_site = "decoder.attention.scorer.tap"
+
     def __init__(
         self,
         words: Sequence[str],

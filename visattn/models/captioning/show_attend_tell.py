@@ -250,6 +250,8 @@ class ShowAttendTell(Captioner):
         vocabulary; the projection, with layer norm and ReLU, is not in the paper.
     """
 
+    attention_site = "decoder.attention.scorer.tap"
+
     @options_of(ShowAttendTellDecoder)
     def __init__(
         self,

@@ -384,6 +384,14 @@ class TransformerCaptioner(Captioner):
         self.maps = maps  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
+    def attention_site(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Name of the module whose attention the maps of words show."""
+        if self.maps in ("mean", "all"):
+            return "decoder.layers"
+        layer = self.decoder.num_layers - 1 if self.maps == "last" else self.maps[0]
+        return f"decoder.layers.{layer}.cross_attn.tap"
+
+    @property
     def maps(self) -> MapChoice:
         """Weights of a word that are shown and supervised."""
         return self.decoder.maps
