@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
+from visattn.results.kinds import ResizeMode as ResizeMode
+
 
 def _unless_empty(default: str) -> str:
     return "" if default in ("", "''", "None", "False") else f"(default: {default})"
@@ -23,7 +25,6 @@ File = Annotated[Path | None, EMPTY, arg(metavar="FILE")]
 Values = Annotated[tuple[str, ...], EMPTY, arg(metavar="NAME=VALUE ...")]
 Figures = Literal["png", "svg", "pdf"]
 FiguresOrNone = Annotated[Figures | None, EMPTY, arg(metavar="{png,svg,pdf}")]
-ResizeMode = Literal["crop", "squash", "pad"]
 ResizeModeOrNone = Annotated[ResizeMode | None, EMPTY, arg(metavar="{crop,squash,pad}")]
 Models = Annotated[UseAppendAction[tuple[str, ...]], EMPTY, arg(metavar="SPEC")]
 """An option that is passed once for each model."""

@@ -14,8 +14,8 @@ from torch.nn.functional import interpolate
 from visattn.geometry.affine import Geometry
 from visattn.geometry.preprocessing import center_crop, crop_offset
 from visattn.images.reader import LoadedImage
+from visattn.results.kinds import ResizeMode as ResizeMode
 
-ResizeMode = Literal["crop", "squash", "pad"]
 Size = tuple[int, int]
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}

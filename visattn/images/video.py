@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from visattn.images.formats import VIDEO_SUFFIXES
+from visattn.images.formats import MAX_PIXELS, VIDEO_SUFFIXES
 from visattn.images.reader import ImageError
 from visattn.io.safe_text import open_regular_file
 
 _PLAYLISTS = (b"#EXTM3U", b"ffconcat")  # they name other files
-_MAX_PIXELS = 64_000_000  # per frame, as for images: a few bytes may declare gigabytes
 
 
 class VideoError(ImageError):
@@ -72,7 +71,7 @@ def _opened(path: str | os.PathLike[str]) -> Any:
     cv2 = _opencv()
     capture = cv2.VideoCapture(str(Path(path).absolute()), cv2.CAP_FFMPEG)
     pixels = capture.get(cv2.CAP_PROP_FRAME_WIDTH) * capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
-    if not 0 < pixels <= _MAX_PIXELS:
+    if not 0 < pixels <= MAX_PIXELS:
         raise VideoError(
             f"{path} cannot be read as a video: it is damaged, too large, or in a format that "
             f"OpenCV cannot decode; formats that usually work are {', '.join(VIDEO_SUFFIXES)}"

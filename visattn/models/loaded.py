@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
+
+from visattn.results.kinds import ResizeMode
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,7 @@ class Loaded:
     processor: Any = None
     notes: tuple[str, ...] = ()
     on_photos: str = ""
-    resize_mode: Literal["crop", "squash", "pad"] = "crop"
+    resize_mode: ResizeMode = "crop"
 
 
 def mark(model: nn.Module, loaded: Loaded) -> nn.Module:

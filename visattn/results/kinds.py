@@ -42,6 +42,9 @@ BACKGROUND = "background"
 NO_OBJECT = -1
 """Label of padding in a batch of targets."""
 
+ResizeMode = Literal["crop", "squash", "pad"]
+"""How photos get the shape of the input of a network."""
+
 Places = Literal["argmax", "sample", "expectation"]
 """How hard attention selects the position of each word."""
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from visattn.data.regions.annotations import AnnotatedObject
 from visattn.data.regions.masks import check_polygons, check_rle
 from visattn.geometry.affine import Box
+from visattn.images.formats import MAX_PIXELS
 from visattn.io.safe_paths import relative_path
 from visattn.io.safe_text import paused_garbage_collection, read_json, reading, short_repr
 
-MAX_PIXELS = 64_000_000  # of an image whose masks are rasterized
 _TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to rounding
 _MAX_CLIPPED = 0.01  # fraction of boxes beyond it; more suggest another format
 
