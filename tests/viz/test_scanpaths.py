@@ -158,6 +158,17 @@ def test_a_figure_shows_path_mosaic_probabilities_and_each_glimpse_in_order() ->
     patches = scan.patches.numpy().transpose(0, 1, 3, 4, 2).reshape(8, 5, 5, 3)
     np.testing.assert_array_equal(shown, patches)
     assert {"×1", "×2", f"sheep, {format_percent(scan.probability)}"} <= {*texts(figure)}
+    spots = [(text.get_position(), text.get_text()) for text in strip.texts]
+    for (x, y), text in spots:  # beside the patches, within the axes
+        assert 0 <= x <= strip.get_xlim()[1], text
+        assert 0 <= y <= strip.get_ylim()[0], text
+        for left, right, bottom, top in (image.get_extent() for image in strip.images):
+            assert not (left <= x < right and top < y < bottom), text
+    assert not any("seed" in text for text in texts(figure))
+    sampled = replace(scan, info=replace(scan.info, policy="sampled"))
+    assert any(
+        "sampled policy, seed 0" in each for each in texts(glimpse_figure(photo_of(scan), sampled))
+    )
     assert glimpse_overlay(photo_of(scan), scan, max_side=260).shape[1] == 260
     with pytest.raises(ValueError, match="from a record without patches"):
         glimpse_figure(
