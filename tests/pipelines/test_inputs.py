@@ -51,6 +51,8 @@ def test_visattn_models_normalize_themselves() -> None:
     )
     assert batch.geometries == tuple(geometry for _, geometry in resized)
     assert [image.size for image in batch.originals] == [(61, 53), (40, 97)]
+    mark(model, Loaded(resize_mode="squash"))  # as in the training of a model from a file
+    assert prepare(images[0], info, model=model).geometries[0].region == (0, 0, 53, 61)
 
 
 @pytest.mark.parametrize("crop_mode", ["center", "squash", "border"])

@@ -21,7 +21,7 @@ class Loaded:
         processor: Processor of transformers, or its image processor and tokenizer.
         notes: Sentences on what was removed, converted or assumed.
         on_photos: Message if a model of synthetic scenes gets a photo.
-        resize_mode: How photos were resized to the input shape in the training of a captioner.
+        resize_mode: How photos were resized to the input shape in training.
     """
 
     weights: str = "in memory"

@@ -99,7 +99,8 @@ def explain(
         transform: Preprocessing by steps of torchvision or timm, or an image processor of
             transformers; by default that of the model. With `originals`, the steps that led from
             these to the tensors; also a `ResizeSpec` or a `Geometry`.
-        resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
+        resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`; by
+            default as in the training of a model of visattn that was loaded, else `crop`.
         batch_size: Images per batch.
         text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
         processor: Processor or tokenizer of such a model in memory; without texts, the image
