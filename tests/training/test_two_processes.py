@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from forked_runs import environment_of_runs, forked_run
-from task_runs import LOG, write_runs
+from task_runs import FIVES, write_runs
 
 from visattn.training.checkpoint import read_checkpoint
 from visattn.training.command import main
@@ -63,7 +63,7 @@ def score(folder: str, name: str, command: str) -> list[str]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs on one process, in the folder `single`, and on two, in `two`."""
     folder = tmp_path_factory.mktemp("processes")
-    write_runs(folder, LOG, random=False)
+    write_runs(folder, FIVES, random=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr("sys.argv", ["visattn"])
@@ -79,34 +79,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def diaries(runs: Path, name: str) -> list[dict[str, Any]]:
-    """Return the training log of the single process, then those of the two."""
-    paths = sorted(runs.glob(f"*/{name}/diary/*.json"))
-    return [json.loads(path.read_text()) for path in paths]
-
-
 def weights(runs: Path, folder: str, name: str) -> dict[str, torch.Tensor]:
     saved = read_checkpoint(runs / folder / name / "checkpoints" / "last.ckpt")
     return {key: value.double() for key, value in saved["state_dict"].items()}
 
 
-def test_two_processes_share_each_batch_and_its_loss(runs: Path) -> None:
+def test_weights_and_best_scores_match_a_single_process(runs: Path) -> None:
+    """After steps from the same weights, on all samples of each batch, with the same loss."""
     for name in TRAINED:
-        single, first, second = diaries(runs, name)
-        assert len(single["trained"]) >= 4, name
-        rows = (diary["trained"] for diary in (single, first, second))
-        for whole, half, other in zip(*rows, strict=True):
-            assert len(half) == len(other) == BATCHES.get(name, 6) // 2, name
-            assert sorted(half + other) == sorted(whole), name
-        losses = [sum(pair) / 2 for pair in zip(first["loss"], second["loss"], strict=True)]
-        assert losses == pytest.approx(single["loss"], rel=1e-5, abs=1e-5), name
-        assert first["loss"] != pytest.approx(second["loss"], rel=1e-3), name
-
-
-def test_weights_match_a_single_process(runs: Path) -> None:
-    for name in TRAINED:
-        _, first, second = (diary["weights"] for diary in diaries(runs, name))
-        assert first == second, name
+        files = (runs / folder / name / "run.json" for folder in ("single", "two"))
+        alone, both = (json.loads(file.read_text())["fit"]["best"] for file in files)
+        assert both == pytest.approx(alone, rel=1e-4, abs=1e-5), name
         single, two = (weights(runs, folder, name) for folder in ("single", "two"))
         assert single.keys() == two.keys(), name
         differences = {
@@ -115,22 +98,6 @@ def test_weights_match_a_single_process(runs: Path) -> None:
             if not key.endswith("attention.key.bias")  # no gradient but rounding, which Adam scales
         }
         assert max(differences.values()) < 1e-5, (name, differences)
-
-
-def test_validation_samples_count_once_and_score_as_of_one_process(runs: Path) -> None:
-    for name in TRAINED:
-        logs = diaries(runs, name)
-        single, first, second = (
-            [sample for batch in diary["validated"] for sample in batch] for diary in logs
-        )
-        assert len(single) == 2 * 11, name
-        assert abs(len(first) - len(second)) == 2, name
-        assert sorted(first + second) == sorted(single), name
-        whole, *two = (diary["scores"] for diary in logs)
-        assert len(whole) == 2, name
-        for both in two:
-            for alone, scores in zip(whole, both, strict=True):
-                assert scores == pytest.approx(alone, rel=1e-4, abs=1e-5, nan_ok=True), name
 
 
 def test_eleven_samples_have_the_same_scores_and_notes(runs: Path) -> None:
@@ -164,7 +131,7 @@ def flat(value: Any, path: str = "") -> dict[str, float]:
 
 @pytest.mark.parametrize("command", ["visattn", "-m visattn", "torchrun"])
 def test_each_way_to_start_two_processes(command: str, tmp_path: Path) -> None:
-    write_runs(tmp_path, LOG, random=False)
+    write_runs(tmp_path, FIVES, random=False)
     torchrun = "-m torch.distributed.run --standalone --nproc_per_node 2 -m -- visattn"
     starts = {
         "visattn": [str(Path(sys.executable).parent / "visattn")],
@@ -182,4 +149,4 @@ def test_each_way_to_start_two_processes(command: str, tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert {path.name for path in (tmp_path / "run" / "diary").iterdir()} == {"0.json", "1.json"}
+    assert json.loads((tmp_path / "run/run.json").read_text())["fit"]["machine"]["processes"] == 2
