@@ -17,7 +17,7 @@ from PIL import Image
 from visattn.cli import main
 from visattn.commands import loop
 from visattn.commands.loop import Command, Folder, LoopOptions, Made, read_record
-from visattn.images.reader import ImageError, LoadedImage
+from visattn.images.reader import LoadedImage
 
 Files = dict[str, bytes]
 
@@ -197,15 +197,6 @@ def test_a_failing_write_leaves_the_earlier_result(
         name: before[name] for name in ("b.json", "b.txt")
     }
     assert json.loads((out / "sub/c.json").read_text())["mean"] == 60.0
-
-
-def test_unreadable_photos_are_named_and_skipped(images: Path, tmp_path: Path, capsys: Any) -> None:
-    (images / "b.png").write_bytes(b"no photo")
-    assert run(images, tmp_path / "out") == (1, ["a", "a", "c"])
-    assert "skipped " in (message := capsys.readouterr().err)
-    assert "b.png" in message
-    with pytest.raises(ImageError, match=r"b\.png"):
-        run(images, tmp_path / "strict", strict=True)
 
 
 def test_no_photo_is_replaced(images: Path) -> None:

@@ -11,7 +11,7 @@ from random_numbers import photo
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageError
-from visattn.images.resize import ResizeMode, ResizeSpec
+from visattn.images.resize import ResizeSpec
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.pipelines.captioning import caption, ground_phrases
@@ -82,26 +82,6 @@ def test_alternatives_are_ranked(model: ShowAttendTell) -> None:
         assert ranked == sorted(ranked, reverse=True)
         assert not any(other.alternatives for other in best.alternatives)
         assert all(len(other.maps) == len(other.words) for other in every)
-
-
-@pytest.mark.parametrize(
-    ("resize_mode", "region"),
-    # The input is 24 x 40: an image of 50 x 200 is cropped to its central 83.3 columns.
-    [("crop", (58.33, 0, 141.67, 50)), ("squash", (0, 0, 200, 50)), ("pad", (0, 0, 200, 50))],
-)
-def test_maps_are_placed_on_the_original(
-    model: ShowAttendTell, resize_mode: ResizeMode, region: tuple[float, ...]
-) -> None:
-    (result,) = caption(model, photo(50, 200), resize_mode=resize_mode, max_length=3)
-    assert result.maps.geometry is not None
-    assert result.maps.geometry.region == pytest.approx(region, abs=0.5)
-    placed = result.maps.resize_to_image()
-    assert placed.shape == (len(result.words), 50, 200)
-    visible = ~placed[0].isnan()
-    assert visible[25].sum() == pytest.approx(region[2] - region[0], abs=2)
-    assert visible[:, 100].all()
-    drawn = overlay(photo(50, 200), result.maps[0], smooth=False, vmax=0.2)
-    assert drawn.size == (200, 50)
 
 
 def test_model_and_random_state_are_restored(model: ShowAttendTell) -> None:
