@@ -17,10 +17,10 @@ from classification_data import (
     write_digits,
     write_photo_folders,
 )
-from loss_log import LOSSES
 from question_data import write_vqa
 from safetensors.torch import save_file
 from segmentation_data import write_instances
+from task_runs import LOSSES
 
 FOLDER = Path(__file__).parents[2] / "configs"
 
@@ -159,7 +159,7 @@ def use_small_data(patch: pytest.MonkeyPatch, data: Path, folder: Path) -> None:
     """Train in an empty folder on the small data sets, and log losses from the first on."""
     patch.setattr("sys.argv", ["visattn"])
     patch.setenv("VISATTN_DATA", str(data))
-    patch.setenv("VISATTN_TRUST_MODULES", "loss_log")
+    patch.setenv("VISATTN_TRUST_MODULES", "task_runs")
     accept_test_cifar_files(patch)
     patch.chdir(folder)
     LOSSES.clear()

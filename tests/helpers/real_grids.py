@@ -57,14 +57,11 @@ def tokens_of(
 ) -> ImageTokens:
     """Return the image tokens of a photo of noise."""
     torch.manual_seed(0)
-    process = PhotoProcessor(model.to(dtype).eval(), processor, f"{_marker(processor)} w1")
+    marker = "" if type(processor).__name__ == "PaliGemmaProcessor" else processor.image_token
+    process = PhotoProcessor(model.to(dtype).eval(), processor, f"{marker} w1")
     image = photo(size)
     inputs = process(Image.fromarray(image.pixels))
     return find_image_tokens(process, image, inputs, {})
-
-
-def _marker(processor: Any) -> str:
-    return "" if type(processor).__name__ == "PaliGemmaProcessor" else processor.image_token
 
 
 def boxes_of(x: Tensor, y: Tensor) -> Tensor:
@@ -111,16 +108,11 @@ def unpadded(size: Size) -> Tensor:
     edges = []
     for photo_side, side, own in zip(size, (height, width), resized, strict=True):
         count = side // 14
-        kept = int(round(photo_side * (scale_tokens(size, height, width)), 7))
+        kept = int(round(photo_side * scale / 14, 7))
         padding = (count - kept) // 2 if own < side else 0
         lines = torch.arange(padding, count - padding + 1) * 14.0 - (side - own) // 2
         edges.append((lines * photo_side / own).clamp(0, photo_side))
     return torch.cat([even(size, 24, 24), boxes_of(edges[1], edges[0])])
-
-
-def scale_tokens(size: Size, height: int, width: int) -> float:
-    """Return tokens per pixel of the photo."""
-    return min(height / 14 / size[0], width / 14 / size[1])
 
 
 def panned(size: Size) -> Tensor:
@@ -160,12 +152,6 @@ def quartered(size: Size) -> Tensor:
     return torch.cat(boxes)
 
 
-def tile_counts(size: Size) -> Size:
-    """Return rows and columns of the tiles of InternVL."""
-    columns, rows = get_optimal_tiled_canvas(size, (448, 448), 1, 6)
-    return rows, columns
-
-
 def merged_28(size: Size) -> Size:
     """Return rows and columns of the tokens of Qwen-VL."""
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
@@ -186,7 +172,7 @@ def expected(name: str, size: Size) -> Tensor:
     if name in ("gemma3", "idefics2"):
         return panned(size) if name == "gemma3" else quartered(size)
     if name == "internvl":
-        rows, columns = tile_counts(size)
+        columns, rows = get_optimal_tiled_canvas(size, (448, 448), 1, 6)
         return tiled(size, rows, columns, 16) if rows * columns > 1 else even(size, 16, 16)
     if name == "idefics3":
         images: Any = grid_model(name)[1].image_processor

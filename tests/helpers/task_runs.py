@@ -24,6 +24,7 @@ QUIET = {
     "accelerator": "cpu", "max_epochs": 2, "enable_progress_bar": False,
     "enable_model_summary": False, "num_sanity_val_steps": 0, "log_every_n_steps": 1,
 }  # fmt: skip
+LOSSES: list[float] = []  # of `LossLog`
 RANDOM = {"mixup", "cutmix", "drop_path_rate", "dropout", "feature_dropout"}
 
 
@@ -289,3 +290,16 @@ class SmallEvaluation(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         data.eval_batch_size = 5
+
+
+class LossLog(Callback):
+    """Append the loss of each step to `LOSSES`, and end the run after the last of them."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        LOSSES.append(float(outputs["loss"]))
+        trainer.should_stop = len(LOSSES) >= self.last

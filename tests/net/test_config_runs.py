@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from config_runs import CONFIGS, VARIANTS, Recipe, last_of_each, small_run, use_small_data
-from loss_log import LOSSES
+from task_runs import LOSSES
 
 from visattn.cli import main
 from visattn.models.saving import load
@@ -44,7 +44,7 @@ KEPT = Path(__file__).parent / "kept" / "losses"
 EXACT = bool(os.environ.get("VISATTN_NET_EXACT"))
 FIRST, TOLERANCE = 2, 1e-2
 LOGGED = (
-    "--trainer.callbacks+=loss_log.LossLog --trainer.check_val_every_n_epoch=null"
+    "--trainer.callbacks+=task_runs.LossLog --trainer.check_val_every_n_epoch=null"
     f" --trainer.max_steps={STEPS} --trainer.max_epochs={STEPS} --trainer.log_every_n_steps=1"
 )
 # Scores over so few photos come with a warning.

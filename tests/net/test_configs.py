@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.usefixtures("small_data"),
 ]
 RECIPES = [*CONFIGS, *VARIANTS]
-each_config = pytest.mark.parametrize("config", CONFIGS, ids=[each.name for each in CONFIGS])
 
 
 def test_scst_config_has_the_model_and_data_of_its_pretraining() -> None:
@@ -45,7 +44,7 @@ def settings(name: str) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-@each_config
+@pytest.mark.parametrize("config", CONFIGS, ids=[each.name for each in CONFIGS])
 def test_head_has_a_title_and_the_command(config: Recipe) -> None:
     title, command, *_ = config.config.read_text().splitlines()
     assert title.startswith("# ")

@@ -12,10 +12,10 @@ import pytest
 import timm
 import torch
 from config_runs import CONFIGS, TRAINED, small_run
-from loss_log import LOSSES
 from model_examples import EXAMPLES
 from named_weights import fill, waves
 from net_cases import EXPLAINED, outputs
+from task_runs import LOSSES
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
@@ -152,7 +152,7 @@ def test_commands(
 def test_training(stem: str, precision: str, tmp_path: Path) -> None:
     recipes = {recipe.name: recipe for recipe in CONFIGS}
     options = (
-        "--trainer.callbacks+=loss_log.LossLog --trainer.limit_val_batches=0"
+        "--trainer.callbacks+=task_runs.LossLog --trainer.limit_val_batches=0"
         " --trainer.max_steps=3 --trainer.max_epochs=3 --trainer.logger=false"
         " --trainer.callbacks.last=3"
         f" --trainer.accelerator={'gpu' if DEVICE == 'cuda' else 'cpu'} --trainer.devices=1"

@@ -40,7 +40,6 @@ WORDS = ("a", "red", "dog", "runs")
 DOG = GroundedPhrase(
     1, 2, ((0.25, 0.5, 0.75, 1.0), (0.0, 0.0, 0.1, 0.2)), (0.625, 0.25), 0.375, pointed=True
 )
-UNSEEN = GroundedPhrase(3, 1, ((0.9, 0.0, 1.0, 0.1),))
 NAMES = ("50 % #1?.jpg", 'it\'s "quoted" & <b>', "naïve 犬", "photo 10", "photo 9")
 LEFT = "#cards li:not([hidden]) .name"
 
@@ -76,7 +75,7 @@ def said(words: tuple[str, ...], **more: Any) -> Caption:
 
 def caption_page(texts: tuple[str, ...] = WORDS, name: str = "dog.jpg", **options: Any) -> str:
     second = said(("a", "cat") if texts is WORDS else texts[::-1], score=-4.5, finished=False)
-    phrases = (DOG, UNSEEN) if texts is WORDS else ()
+    phrases = (DOG, GroundedPhrase(3, 1, ((0.9, 0.0, 1.0, 0.1),))) if texts is WORDS else ()
     first = said(texts, score=-3.25, phrases=phrases, alternatives=(second,))
     return caption_html(photo(), first, name=name, **options)
 
@@ -452,10 +451,6 @@ def close(actual: np.ndarray, expected: np.ndarray, tolerance: int = 2) -> None:
     assert distance.mean() <= 1
 
 
-def grids() -> torch.Tensor:
-    return torch.from_numpy(attention(1, 3, (5, 7))[0]).float()
-
-
 GEOMETRIES = {
     "crop": ResizeSpec((224, 224)).geometry((211, 653)),
     "tall crop": ResizeSpec((224, 160), shorter=170).geometry((653, 211)),
@@ -468,7 +463,8 @@ GEOMETRIES = {
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_overlays_are_those_of_python(browser: Any, tmp_path: Path, name: str) -> None:
     geometry = GEOMETRIES[name]
-    maps = AttentionMap(grids(), "look", "words", geometry, labels=WORDS[:3])
+    grids = torch.from_numpy(attention(1, 3, (5, 7))[0]).float()
+    maps = AttentionMap(grids, "look", "words", geometry, labels=WORDS[:3])
     shown = Caption(WORDS[:3], (), (), maps, -0.5, finished=True)
     path = write(tmp_path / "a.html", caption_html(photo(*geometry.image_size), shown, vmax=0.11))
     browser.alive(path)
