@@ -25,7 +25,6 @@ from visattn.attribution.targets import resolve_target
 from visattn.recording.recorder import record
 from visattn.recording.subject import Subject, analyze_model
 
-GRID = (3, 5)
 IMAGES = numbers(2, 3, 24, 40)
 POOLS: dict[str, dict[str, Any]] = {
     "class": {"reg_tokens": 2},
@@ -76,7 +75,7 @@ def pooled_rows(pool: str, matrix: Tensor) -> Tensor:
 
 
 def to_grid(rows: Tensor) -> Tensor:
-    return rows[:, -15:].unflatten(1, GRID)
+    return rows[:, -15:].unflatten(1, (3, 5))
 
 
 def rolled(matrices: list[Tensor], residual: float = 0.5) -> Tensor:

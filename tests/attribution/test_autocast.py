@@ -39,11 +39,10 @@ def torchvision_vit() -> nn.Module:
     return torchvision.models.VisionTransformer(64, 16, 2, 3, 48, 96, num_classes=3).eval()
 
 
-DOG = va.QueryTarget(3, label="dog")
 MODELS: dict[str, tuple[Callable[[], nn.Module], Any, torch.dtype]] = {
     "cnn": (cnn, "bee", torch.float16),
     "vit": (vit, "bee", torch.bfloat16),
-    "detr": (small_detector, DOG, torch.float16),
+    "detr": (small_detector, va.QueryTarget(3, label="dog"), torch.float16),
 }
 
 

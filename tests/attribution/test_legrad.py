@@ -15,13 +15,12 @@ from visattn.attribution.targets import Score
 from visattn.models.backbones.text_models import text_classifier
 from visattn.recording.subject import analyze_model
 
-TEXTS = ["a red ball", "the sky"]
 IMAGES = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
     model = tiny_siglip()
-    texts = text_classifier(model.double(), TEXTS, tiny_tokenizer())
+    texts = text_classifier(model.double(), ["a red ball", "the sky"], tiny_tokenizer())
     subject: Any = analyze_model(texts)
     tower, head = model.vision_model, model.vision_model.head
     pool = head.attention

@@ -11,7 +11,6 @@ import pytest
 from visattn.cli import main
 from visattn.commands.model import parse_value, read_class_names
 
-Run = Callable[..., int]
 Capsys = pytest.CaptureFixture[str]
 OVERLAY = "overlay photos --model cnn.safetensors"
 CAPTION = "caption photos --model captioner.safetensors"
@@ -87,7 +86,7 @@ CASES = [
 
 @pytest.mark.parametrize(("line", "message"), CASES)
 def test_requests_that_end_with_a_message(
-    line: str, message: str, run: Run, tmp_path: Path, capsys: Capsys
+    line: str, message: str, run: Callable[..., int], tmp_path: Path, capsys: Capsys
 ) -> None:
     before = sorted(Path().rglob("*"))
     alone = "--out" in line or line.startswith(ALONE)

@@ -11,7 +11,6 @@ import visattn as va
 from visattn.data import SortOfClevrImages, Vocabulary
 from visattn.models import DETR, AttentionResNet, CrossAttentionVQA, SmallEncoder, UNet
 
-ROOT = PAGE.parent.parent
 CONCEPTS = concepts()[1]
 SOURCES = (PAGE.parent / "bibliography.md").read_text()
 
@@ -52,4 +51,4 @@ def test_a_concept_has_its_picture_its_code_and_its_sources(concept: Concept) ->
     for author, year in papers:
         assert re.search(rf"^- {author}.*{year}", SOURCES, re.MULTILINE), f"{author} {year}"
     for path in re.findall(r"(?<!{doc})`(\w+/[\w/]*(?:\.py)?)`", line):
-        assert (ROOT / "visattn" / path).exists(), path
+        assert (PAGE.parent.parent / "visattn" / path).exists(), path

@@ -28,7 +28,6 @@ FIRST = torch.tensor([0.3, -0.7, 0.2], dtype=torch.float64)
 SECOND = torch.tensor([[0.1, 0.5, -0.4], [-1.0, 0.2, 0.9], [0.6, -0.3, 0.0]], dtype=torch.float64)
 TABLE = torch.tensor([[1.0, 0.0, 0.3], [0.2, 0.9, -0.5], [0.0, 0.7, 0.1]], dtype=torch.float64)
 PAIRS = torch.tensor(list(itertools.product(range(3), repeat=2)))
-BaselineFunction = Callable[[Tensor], Tensor]
 """From the rollouts [n 2] to the baseline of each action [n 2]."""
 
 
@@ -73,7 +72,7 @@ def reward(taken: Tensor) -> Tensor:
     return TABLE[taken[:, 0], taken[:, 1]]
 
 
-UNBIASED_BASELINES: dict[str, BaselineFunction] = {
+UNBIASED_BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda taken: torch.zeros(len(taken), 2, dtype=torch.float64),
     "half": lambda taken: torch.full((len(taken), 2), 0.5, dtype=torch.float64),
     # the first action is known before the second one

@@ -16,7 +16,6 @@ from torchvision.transforms import _presets as presets, v2
 from visattn.geometry.affine import Geometry
 from visattn.geometry.preprocessing import geometry_of_transform, transform_with_geometry
 
-SIZES = [(480, 640), (640, 480), (1080, 1920), (517, 333)]
 WITHOUT_COLORS: dict[str, Any] = {"mean": (0.0,), "std": (1.0,)}
 SURE: dict[str, Any] = {
     "crop": v1.Compose([v1.Resize(256), v1.CenterCrop(224)]),
@@ -85,7 +84,7 @@ def whole(transform: Any) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("name", SURE)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [(480, 640), (640, 480), (1080, 1920), (517, 333)])
 def test_geometry_of_transforms_of_pil_images(size: tuple[int, int], name: str) -> None:
     outputs = []
     for ramp in ramps(size).numpy():

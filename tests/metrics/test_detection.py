@@ -16,8 +16,7 @@ from visattn.metrics.detection import (
     average_precision,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
-PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
 SCRIPT = """
 import contextlib, io, json, sys
 from faster_coco_eval import COCO as FasterCOCO, COCOeval_faster

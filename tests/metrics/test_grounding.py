@@ -15,7 +15,6 @@ from visattn.metrics.grounding import (
     uniform_baseline,
 )
 
-GRIDS = st.tuples(st.integers(1, 13), st.integers(1, 13))
 STEPS = st.integers(0, 60)  # corners on sixtieths, so that counting small squares is exact
 BOXES = st.lists(st.tuples(STEPS, STEPS, STEPS, STEPS), max_size=5)
 
@@ -33,7 +32,7 @@ def filled(boxes: Tensor) -> Tensor:
     return mask
 
 
-@given(corners=BOXES, grid=GRIDS)
+@given(corners=BOXES, grid=st.tuples(st.integers(1, 13), st.integers(1, 13)))
 def test_union_of_boxes_equals_counted_squares(
     corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
 ) -> None:

@@ -14,9 +14,8 @@ import pytest
 
 from visattn.metrics.captions import CaptionScores, caption_scores, score_signature
 
-ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_FILE = Path(__file__).with_name("golden_captions.json")
-PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
 ASK = """
 import json, sys
 from pycocoevalcap.bleu.bleu import Bleu

@@ -25,8 +25,6 @@ from visattn.models.config import build_model, model_config
 from visattn.models.loaded import loaded_with
 from visattn.models.model_files import find_run, run_checkpoint, run_config
 
-Case = tuple[Callable[[Path], object], type[Exception], str]
-
 
 def small(**options: Any) -> AttentionResNet:
     return AttentionResNet(("cat", "dog"), img_size=(32, 32), depth=8, stem_width=4, **options)
@@ -185,7 +183,7 @@ def nan_argument(folder: Path) -> object:
     return va.save(encoder, folder / "m.safetensors")
 
 
-REFUSED: dict[str, Case] = {
+REFUSED: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "mistyped name": (lambda _: va.load("scene-captioner"), FileNotFoundError, "scenes-captioner"),
     "unknown name": (lambda _: va.load("timn:a"), FileNotFoundError, "named by .*timm:NA"),
     "no file": (lambda f: va.load(f / "a.safetensors"), FileNotFoundError, "no model is named"),

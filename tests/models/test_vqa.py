@@ -13,7 +13,6 @@ from visattn.models.vqa.mac import MAC, ControlUnit, ReadUnit, WriteUnit
 from visattn.models.vqa.model import EncodedQuestions, VQAModel, questions_by_image
 from visattn.results.kinds import SPECIAL_TOKENS
 
-WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
 ANSWERS = ("red", "blue", "2")
 SIZE, GRID = (16, 40), (2, 5)
 
@@ -21,7 +20,7 @@ SIZE, GRID = (16, 40), (2, 5)
 def models() -> dict[str, VQAModel]:
     """Return one model of each kind, with both encoders of questions, in float64."""
     torch.manual_seed(0)
-    parts = (WORDS, ANSWERS, SmallEncoder(SIZE, channels=12))
+    parts = ((*SPECIAL_TOKENS, *"abcdefghi"), ANSWERS, SmallEncoder(SIZE, channels=12))
     built = {
         "cross": CrossAttentionVQA(*parts, dim=12, num_heads=3, hidden_size=7),
         "cross, gru": CrossAttentionVQA(*parts, dim=12, num_heads=1, question_encoder="gru"),

@@ -43,8 +43,7 @@ class CellColors(ImageEncoder):
         return (torch.einsum("kc,bcyx->bkyx", self.mix, avg_pool2d(images, 8)),)
 
 
-Build = Callable[[ImageEncoder], Captioner]
-FAMILIES: dict[str, Build] = {
+FAMILIES: dict[str, Callable[[ImageEncoder], Captioner]] = {
     "soft": lambda encoder: ShowAttendTell(WORDS, encoder, hidden_size=11),
     "projected": lambda encoder: ShowAttendTell(
         WORDS, encoder, hidden_size=11, feature_proj_dim=13

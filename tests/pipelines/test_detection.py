@@ -10,10 +10,8 @@ from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.pipelines.detection import detect, detector_attention
 from visattn.viz.detections import detection_figure
 
-SIZES = [(48, 80), (3, 200), (97, 31), (24, 40)]
 
-
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [(48, 80), (3, 200), (97, 31), (24, 40)])
 @pytest.mark.parametrize("mode", ["pad", "squash", "crop"])
 def test_boxes_and_maps_lie_on_the_photo(size: tuple[int, int], mode: ResizeMode) -> None:
     [result] = detect(small_detector(), photo(*size), threshold=0.0, resize_mode=mode)

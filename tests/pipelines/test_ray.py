@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # those of Ray are of every kind
 ]
 ray = pytest.importorskip("ray")
-_COUNT = 24
 
 
 def mortal_maps(folder: Path) -> type[va.MapImages]:
@@ -59,7 +58,7 @@ def test_a_killed_worker_and_a_lost_node_leave_a_row_per_photo(
     model = str(tmp_path / "cnn.safetensors")
     va.save(AttentionResNet(("cat", "dog"), depth=8, stem_width=4, img_size=(32, 40)), model)
     photos: list[str] = []
-    for seed in range(_COUNT):
+    for seed in range(24):
         photos.append(str(tmp_path / f"{seed:02}.png"))
         pixels = np.random.default_rng(seed).integers(0, 256, (40, 53, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(photos[-1])

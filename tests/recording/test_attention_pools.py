@@ -15,7 +15,6 @@ from visattn.recording.recorder import record
 from visattn.recording.subject import analyze_model
 
 GRID, WIDTH, HEADS = (5, 7), 12, 3
-Token = Callable[[Tensor], Tensor]
 
 
 def mean(cells: Tensor) -> Tensor:
@@ -30,7 +29,7 @@ class FunctionPool(nn.Module):
         alone: Whether the first token is the only query.
     """
 
-    def __init__(self, token: Token = mean, *, alone: bool = False) -> None:
+    def __init__(self, token: Callable[[Tensor], Tensor] = mean, *, alone: bool = False) -> None:
         super().__init__()
         self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
         self.pos = nn.Parameter(torch.randn(GRID[0] * GRID[1] + 1, WIDTH) / 3)

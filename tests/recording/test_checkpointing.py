@@ -29,10 +29,7 @@ def residual(*, enabled: bool) -> nn.Module:
     return nn.Sequential(*net[:-1], nn.Linear(24, 5))
 
 
-MODELS = [partial(timm_model, "test_vit"), residual]
-
-
-@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("make", [partial(timm_model, "test_vit"), residual])
 def test_methods_give_the_same_maps_as_without_checkpointing(make: Any) -> None:
     explainers: list[va.Explainer] = []
     for enabled in (False, True):

@@ -13,8 +13,6 @@ from visattn.recording.interception import attention_calls
 from visattn.recording.recorder import record
 from visattn.recording.subject import analyze_model
 
-GRID = (3, 5)
-
 
 class Eager(nn.Module):
     """Eager attention over a grid, in one of several variants."""
@@ -84,7 +82,7 @@ def test_recorded_weights_are_those_multiplied_with_the_values(variant: str) -> 
         assert torch.equal(eager(X), expected)
     assert eager.used is not None
     torch.testing.assert_close(recording.weights[0], eager.used.to(recording.weights[0].dtype))
-    assert recording.maps[0].values.shape[-2:] == GRID
+    assert recording.maps[0].values.shape[-2:] == (3, 5)
     assert ("mixed" in recording.maps[0].info.more) == (variant == "talking")
     with record(eager, differentiable=True) as differentiable:
         after = eager(X)

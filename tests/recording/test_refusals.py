@@ -63,17 +63,9 @@ def flash() -> Any:
     return model
 
 
-def dropping() -> Any:
-    return timm.create_model("vit_tiny_patch16_224", img_size=80, patch_drop_rate=0.3, **THIN)
-
-
 def hiera() -> Any:
     options: dict[str, Any] = {"embed_dim": 8, "num_heads": 1, "stages": (1, 1, 1, 1)}
     return timm.create_model("hiera_tiny_224", img_size=(64, 64), **options).eval()
-
-
-def shuffled() -> Any:
-    return transformers.ViTMAEModel(transformers.ViTMAEConfig(**PLAIN, mask_ratio=0.0))
 
 
 class Flat(nn.Module):
@@ -126,10 +118,13 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (recorded(vit, heads=[0], differentiable=True), "differentiable=True requires all"),
     (recorded(flash, None), KERNELS),
     (analyzed(flash), KERNELS),
-    (recorded(shuffled, torch.randn(2, 3, 48, 80)), "tokens without their own position"),
+    (recorded(lambda: transformers.ViTMAEModel(transformers.ViTMAEConfig(**PLAIN, mask_ratio=0.0)),
+              torch.randn(2, 3, 48, 80)), "tokens without their own position"),
     (recorded(hiera, torch.randn(2, 3, 64, 64), layers="blocks.3.attn"),
      r"blocks\.3\.attn: its tokens are not in the order of their grid"),
-    (recorded(dropping, torch.randn(2, 3, 80, 80)), "18 tokens instead of 26 as in the probe run"),
+    (recorded(lambda: timm.create_model("vit_tiny_patch16_224", img_size=80, patch_drop_rate=0.3,
+                                        **THIN), torch.randn(2, 3, 80, 80)),
+     "18 tokens instead of 26 as in the probe run"),
     # queries of detectors
     (detector(lambda: tiny_detector("DeformableDetr"), 2, (64, 96)),
      "from its queries .* deformable attention.*: gradcam"),

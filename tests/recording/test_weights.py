@@ -50,8 +50,7 @@ def of_torchvision() -> Any:
     return model
 
 
-Build = Callable[[], Any]
-MODELS: dict[str, tuple[Build, tuple[int, int], tuple[str, ...]]] = {
+MODELS: dict[str, tuple[Callable[[], Any], tuple[int, int], tuple[str, ...]]] = {
     "vit": (lambda: of_timm("vit_tiny_patch16_224", **SIZED), (3, 5), ("class",)),
     "distilled": (lambda: of_timm("deit_tiny_distilled_patch16_224", **SIZED), (3, 5),
         ("class", "distillation")),

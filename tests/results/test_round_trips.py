@@ -33,7 +33,6 @@ from visattn.results.values import (
 )
 
 PLACE = Geometry.identity((31, 41)).resized((16, 24))
-MARGIN = (2, 3)
 INFO = MapInfo("gradcam", layer=3, image="a.jpg", target=1, class_name="dog", outside=[0.5],
                thing=Thing("box", box=(1.0, 2, 3, 4)), more={"heads": "mean"})  # fmt: skip
 
@@ -89,7 +88,7 @@ def detections(count: int) -> Detections:
 
 def segmentation(gates: int) -> Segmentation:
     labels = np.arange(31 * 41, dtype=np.uint8).reshape(31, 41) % 3
-    gate = AttentionMap(numbers(2, 3), "gate", "gate", margin=MARGIN)
+    gate = AttentionMap(numbers(2, 3), "gate", "gate", margin=(2, 3))
     return Segmentation(labels, ("sky", "a", "b"), (gate,) * gates, PLACE)
 
 

@@ -21,12 +21,10 @@ from visattn.training.classification.data import ClassificationData
 from visattn.training.optim import OptimConfig
 from visattn.training.task import Task, connect, monitor_with_mode
 
-ROOT = Path(__file__).parents[2]
-
 
 def printed(page: str, after: str) -> str:
     """Return the first block of Python of a page after some words."""
-    text = (ROOT / page).read_text().partition(after)[2]
+    text = (Path(__file__).parents[2] / page).read_text().partition(after)[2]
     return text.split("```python\n")[1].split("```")[0]
 
 

@@ -18,7 +18,6 @@ from visattn.pipelines.evaluate_maps import MapEvaluator
 
 Capsys = pytest.CaptureFixture[str]
 CNN = ["--model", "timm:test_resnet", "--input-size", "64", "--model-args", "pretrained=false"]
-THINGS = {"zebra": 24, "bird": 16, "person": 1}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
             objects.append((number, "person", (0, 0, 9, 96)))
         if number == 4:
             objects.append((number, "bird", (0, 0, 5, 5)))  # outside of the crop
-    write_coco(folder, "val", photos, objects, THINGS)
+    write_coco(folder, "val", photos, objects, {"zebra": 24, "bird": 16, "person": 1})
     return folder
 
 

@@ -17,11 +17,10 @@ from visattn.metrics.ptb_tokenizer import join_words, ptb_tokenize
 from visattn.results.captions import Phrase
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
-WORDS = st.text("abcdefghij", min_size=1, max_size=5)
 TRICKY = (
     st.text("aBs nt'’.,-/#1ΣI\u0301\u0307İ\u2028") | st.text()
 )  # texts at which several rules apply
-CAPTIONS = st.lists(WORDS, max_size=11).map(" ".join)
+CAPTIONS = st.lists(st.text("abcdefghij", min_size=1, max_size=5), max_size=11).map(" ".join)
 
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7))

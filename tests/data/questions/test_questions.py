@@ -143,12 +143,11 @@ def test_batches_hold_words_answers_and_referents() -> None:
 
 # ---------------------------------------------------------------- questions of any source
 
-IMAGE = torch.zeros(3, 2, 2, dtype=torch.uint8)
 WORDS = Vocabulary.from_captions(["is it red"])
 
 
 def sample(*questions: Question) -> QuestionSample:
-    return QuestionSample("a", IMAGE, questions)
+    return QuestionSample("a", torch.zeros(3, 2, 2, dtype=torch.uint8), questions)
 
 
 def test_vqa_accuracy_is_the_mean_over_all_subsets_of_nine() -> None:

@@ -17,8 +17,6 @@ from visattn.data.scenes.language import (
 )
 from visattn.data.scenes.world import COLORS, SceneObject, World, WorldConfig, sample_world
 
-SEEDS = st.integers(0, 10**9)
-
 
 def thing(words: str, x: float, y: float) -> SceneObject:
     color, shape = words.split()
@@ -30,7 +28,7 @@ TWO = World((thing("red circle", 0.2, 0.5), thing("blue square", 0.8, 0.55)), GR
 BETWEEN = set("a an is there with left right of above below on its it".split())  # noqa: SIM905
 
 
-@given(seed=SEEDS)
+@given(seed=st.integers(0, 10**9))
 def test_generated_captions_are_true_and_their_words_refer_to_their_objects(seed: int) -> None:
     world = sample_world(WorldConfig(), np.random.default_rng(seed))
     appearances = [(t.color, t.shape) for t in world.objects]

@@ -16,7 +16,6 @@ from visattn.models.backbones.timm_encoder import CHAINS, TimmEncoder
 from visattn.models.config import build_model, model_config
 
 RESNET, VIT, NHWC = "test_resnet", "test_vit", "test_mambaout"
-SWIN = "swin_tiny_patch4_window7_224"
 TINY_SWIN = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4}
 DISTILLED = "deit_tiny_distilled_patch16_224"  # two prefix tokens, two classifiers
 TINY_VIT: dict[str, Any] = {"depth": 2, "embed_dim": 24, "num_heads": 3}
@@ -30,7 +29,7 @@ TINY_VIT: dict[str, Any] = {"depth": 2, "embed_dim": 24, "num_heads": 3}
         (VIT, (96, 64), [1, None, 0], {}),
         (DISTILLED, (32, 48), [0], {**TINY_VIT, "img_size": (32, 48)}),
         (NHWC, (96, 64), [None, 1], {}),
-        (SWIN, (96, 64), [0, None], {**TINY_SWIN, "img_size": (96, 64)}),
+        ("swin_tiny_patch4_window7_224", (96, 64), [0, None], {**TINY_SWIN, "img_size": (96, 64)}),
         ("test_efficientnet", (96, 64), [-1, None], {}),
     ],
 )

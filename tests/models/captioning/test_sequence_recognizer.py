@@ -17,7 +17,6 @@ from visattn.models.captioning.sequence_recognizer import (
 )
 from visattn.results.kinds import SPECIAL_TOKENS, START
 
-WORDS = (*SPECIAL_TOKENS, *"0123456")
 ROWS, COLUMNS = 2, 7
 FORMS = list(product(get_args(AttentionScore), get_args(Alignment)))
 
@@ -25,7 +24,7 @@ FORMS = list(product(get_args(AttentionScore), get_args(Alignment)))
 def recognizer(score: AttentionScore, alignment: Alignment, **options: Any) -> SequenceRecognizer:
     torch.manual_seed(1)
     model = SequenceRecognizer(
-        WORDS,
+        (*SPECIAL_TOKENS, *"0123456"),
         SmallEncoder((8 * ROWS, 8 * COLUMNS), channels=12),
         score=score,
         alignment=alignment,

@@ -15,12 +15,10 @@ from visattn.training.questions.metrics import (
     referent_boxes,
 )
 
-TYPES = {"shape": "near", "side": "near", "count": "far"}
-
 
 def test_accuracy_majority_and_off_type_answers_by_hand() -> None:
     """Five questions: two of shape, one correct; two of side, correct; one count, wrong."""
-    scores = QuestionScores(TYPES, 5)
+    scores = QuestionScores({"shape": "near", "side": "near", "count": "far"}, 5)
     correct = torch.tensor([0, 1, 2, 2, 4])
     predicted, types = torch.tensor([[0, 0, 2, 2, 0], [0, 0, 1, 1, 2]])
     for part in (slice(0, 2), slice(2, 5)):  # in batches of any size
