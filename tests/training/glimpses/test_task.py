@@ -114,6 +114,21 @@ def test_the_policy_is_logged_and_its_std_decays_linearly_in_the_logarithm(tmp_p
         assert all(map(math.isfinite, values))
 
 
+@pytest.mark.parametrize("reaches", [False, True])
+def test_rollouts_follow_from_the_step_and_policies_train_the_core_if_asked(
+    tmp_path: Path, reaches: bool
+) -> None:
+    task = build_task(num_rollouts=3, backprop_policy_to_core=reaches)
+    task.trainer = small_trainer(tmp_path)
+    images = torch.rand(2, 1, 9, 7)
+    first, second = task._sample_rollout(images), task._sample_rollout(images)
+    assert torch.equal(first.locations, second.locations)
+    assert len(first.locations[:, :, 0].flatten(0, 1).unique(dim=0)) == 6  # of all rollouts
+    assert (first.policy_samples != first.policy_means).all()
+    first.policy_means.sum().backward()
+    assert any(each.grad is not None for each in task.model.rnn.parameters()) == reaches
+
+
 def test_scores_are_the_same_in_every_run_and_read_each_image_once(tmp_path: Path) -> None:
     task, results = build_task(num_eval_starts=2, num_eval_samples=3), []
     for seed in (1, 2):
