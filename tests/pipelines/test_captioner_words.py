@@ -172,6 +172,8 @@ def test_a_captioner_without_a_tap_has_the_methods_that_need_no_weights() -> Non
             for each in (model, plain.eval())
         )
         assert torch.equal(first.maps.values, second.maps.values)
+        assert first.maps.kind == "gradient"
+        assert first.maps.info.more["scale"] == "each map sums to 1"
         assert first.maps.values.any()
     with pytest.raises(ValueError, match="set attention_site of the captioner"):
         visattn.caption(plain, photo, method="relevance")
@@ -192,6 +194,7 @@ def test_layers_and_heads_are_a_number_or_a_list() -> None:
     assert not torch.equal(made[0], made[2])
     [said] = visattn.caption(model, photo, layers=0, heads=2, max_length=3, num_captions=2)
     assert torch.equal(said.maps.values, made[0])
+    assert (said.maps.kind, "scale" in said.maps.info.more) == ("words", False)
     assert said.alternatives[0].maps.values.shape[1:] == (3, 5)
     with pytest.raises(ValueError, match="apply only to attention and gradient_"):
         visattn.caption(model, photo, method="gradcam", heads=[0])

@@ -10,7 +10,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from visattn.attribution.perturbation import occlusion_windows, window_masks
-from visattn.attribution.words import WordRun, check_method, word_attributions
+from visattn.attribution.words import WordRun, word_attributions
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioning.captioner import Captioner
@@ -71,9 +71,6 @@ def _explained(
     window_cells: int | None = None,
 ) -> Caption:
     """Return a caption with the maps of a method."""
-    check_method(method, layers, heads)
-    if method == "attention" and layers is None and heads is None:
-        return result
     encoder, grid = model.encoder, model.encoder.grid_size
     pixels, geometry = resize_to_input(image, ResizeSpec(encoder.img_size, mode=resize_mode))
     pixels, margin = pixels[None].to(encoder.shift.device), (0, 0)
