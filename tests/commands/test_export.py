@@ -3,13 +3,10 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 import visattn
 from visattn.cli import main
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -22,22 +19,6 @@ def runs(sandbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return Path("runs/tried")
 
 
-def test_the_exported_model_is_the_trained_one(runs: Path, capsys: Capsys) -> None:
-    best = runs / "1" / "checkpoints" / "best.ckpt"
-    assert main(["export", str(best), "--out", "new/m.safetensors"]) == 0
-    model = visattn.load(best)
-    assert isinstance(model, ShowAttendTell)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    said = f"new/m.safetensors\tShowAttendTell, {parameters:,} parameters\n"
-    assert capsys.readouterr().out == said
-    assert [path.name for path in Path("new").iterdir()] == ["m.safetensors"]
-    image = np.random.default_rng(2).integers(0, 256, (31, 53, 3), dtype=np.uint8)
-    loaded = visattn.load("new/m.safetensors")
-    [before], [after] = visattn.caption(model, image), visattn.caption(loaded, image)
-    assert (after.words, after.log_probs) == (before.words, before.log_probs)
-    torch.testing.assert_close(after.maps.values, before.maps.values, rtol=0, atol=0)
-
-
 def test_a_run_gets_its_model_and_commands_take_either(
     runs: Path, sandbox: Path, capsys: Capsys
 ) -> None:
@@ -46,8 +27,14 @@ def test_a_run_gets_its_model_and_commands_take_either(
     expected = capsys.readouterr().out
     assert len(expected.splitlines()) == 2
     assert main(["export", str(runs)]) == 0
-    assert capsys.readouterr().out.startswith("runs/tried/1/model.safetensors\tShowAttendTell")
-    for spec in ("runs/tried/1/", "runs/tried/1/model.safetensors"):
+    parameters = sum(each.numel() for each in visattn.load(runs).parameters())
+    said = f"runs/tried/1/model.safetensors\tShowAttendTell, {parameters:,} parameters\n"
+    assert capsys.readouterr().out == said
+    best = runs / "1" / "checkpoints" / "best.ckpt"
+    assert main(["export", str(best), "--out", "new/m.safetensors"]) == 0
+    assert [path.name for path in Path("new").iterdir()] == ["m.safetensors"]
+    capsys.readouterr()
+    for spec in ("runs/tried/1/", "runs/tried/1/model.safetensors", "new/m.safetensors"):
         assert main([*photos, spec, "--out", spec.replace("/", "_")]) == 0
         assert capsys.readouterr().out == expected
     shutil.copytree(runs / "1", runs / "2")

@@ -100,18 +100,13 @@ def test_32_bit_integers_and_floats_are_scaled_by_their_range() -> None:
 @pytest.mark.parametrize("mode", ["LA", "RGBA", "PA", "La", "RGBa"])
 def test_transparent_pixels_are_blended_with_white(mode: str) -> None:
     alpha = Image.fromarray(np.array([[0, 255]], dtype=np.uint8))
-    if mode in ("La", "RGBa"):
-        image = Image.new(mode[:-1] + "A", (2, 1), (10, 0) if mode == "La" else (10, 10, 10, 0))
-        image.putalpha(alpha)
-        image = image.convert(mode)
-    elif mode == "PA":
+    if mode == "PA":
         image = Image.new("P", (2, 1))
         image.putpalette([10, 10, 10])
-        image.putalpha(alpha)
-        assert image.mode == "PA"
     else:
-        image = Image.new(mode, (2, 1), (10, 0) if mode == "LA" else (10, 10, 10, 0))
-        image.putalpha(alpha)
+        image = Image.new(mode.upper(), (2, 1), (10, 0) if "L" in mode else (10, 10, 10, 0))
+    image.putalpha(alpha)
+    image = image.convert(mode)
     assert image.mode == mode
     shown = read_image(image).pixels[0]
     assert shown[0].tolist() == [255, 255, 255]
