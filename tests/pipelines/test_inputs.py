@@ -22,10 +22,19 @@ from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import Score
 from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
+from visattn.models import (
+    DETR,
+    SPECIAL_TOKENS,
+    CrossAttentionVQA,
+    RecurrentAttentionModel,
+    ShowAttendTell,
+    SmallEncoder,
+    UNet,
+)
 from visattn.models.base import NormalizedInput
 from visattn.models.loaded import Loaded, mark
 from visattn.models.resnet import AttentionResNet
-from visattn.pipelines import inputs
+from visattn.pipelines import glimpses, inputs
 from visattn.pipelines.inputs import PreparedImages, Preprocessing, prepare_photos
 from visattn.recording.model_info import Library, ModelInfo
 from visattn.recording.subject import analyze_model
@@ -53,6 +62,47 @@ def test_visattn_models_normalize_themselves() -> None:
     assert [image.size for image in batch.originals] == [(61, 53), (40, 97)]
     mark(model, Loaded(resize_mode="squash"))  # as in the training of a model from a file
     assert prepare(images[0], info, model=model).geometries[0].region == (0, 0, 53, 61)
+
+
+WORDS = (*SPECIAL_TOKENS, "what")
+PIPELINES: dict[str, tuple[Any, Any, str]] = {
+    "ask": (
+        lambda encoder: CrossAttentionVQA(WORDS, ("a", "b"), encoder, dim=8),
+        lambda model, photo: va.ask(model, photo, "what")[0].maps.geometry,
+        "squash",
+    ),
+    "detect": (
+        lambda encoder: DETR(("a",), encoder, dim=8, num_queries=3),
+        lambda model, photo: va.detect(model, photo)[0].maps.geometry,
+        "pad",
+    ),
+    "segment": (
+        lambda encoder: UNet(("a", "b"), encoder),
+        lambda model, photo: next(va.segment(model, photo)).geometry,
+        "pad",
+    ),
+    "glimpses": (
+        lambda encoder: RecurrentAttentionModel(("a", "b"), (24, 40), [0.5], [0.5]),
+        lambda model, photo: glimpses(model, photo)[0].geometry,
+        "crop",
+    ),
+    "caption": (
+        lambda encoder: ShowAttendTell(WORDS, encoder),
+        lambda model, photo: va.caption(model, photo, min_length=1)[0].maps.geometry,
+        "crop",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_photos_are_resized_as_in_the_training_of_the_model(name: str) -> None:
+    build, place, unknown = PIPELINES[name]
+    model, image = build(SmallEncoder((24, 40), channels=8)), photo(61, 53)
+    modes: tuple[Any, ...] = (None, "crop", "squash", "pad")
+    for mode in modes:
+        model = mark(model, Loaded(resize_mode=mode))
+        expected = resize_to_input(read_image(image), ResizeSpec((24, 40), mode or unknown))[1]
+        assert place(model, image) == expected
 
 
 @pytest.mark.parametrize("crop_mode", ["center", "squash", "border"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from visattn.commands.arguments import Photos, ResizeMode
+from visattn.commands.arguments import Photos, ResizeModeOrNone
 from visattn.commands.loop import Command, LoopOptions, Made, run
 from visattn.commands.model import ModelOptions
 from visattn.io.safe_text import print_message
@@ -25,7 +25,7 @@ def ask(
     questions: Annotated[tuple[str, ...], arg(aliases=["-q"], metavar="QUESTION ...")],
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     num_answers: int = 5,
-    resize_mode: ResizeMode = "pad",
+    resize_mode: ResizeModeOrNone = None,
     loop: LoopOptions = LoopOptions(Path("visattn-out/ask")),  # noqa: B008 (frozen)
 ) -> int:
     """Answer questions about photos, with the attention of each hop.
@@ -40,6 +40,7 @@ def ask(
         questions: in quotes, such as "what color is the ring?"
         num_answers: maximum number of answers to list
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
+            (default: as in the training of the model)
     """
     from visattn.data.captions.batch import Vocabulary
     from visattn.models.vqa.model import VQAModel

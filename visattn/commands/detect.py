@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.arguments import Figures, Integers, Photos, ResizeMode
+from visattn.commands.arguments import Figures, Integers, Photos, ResizeModeOrNone
 from visattn.commands.loop import (
     Command,
     LoopOptions,
@@ -28,7 +28,7 @@ def detect(
     threshold: float = 0.5,
     max_detections: int = 100,
     layers: Integers = (-1,),
-    resize_mode: ResizeMode = "pad",
+    resize_mode: ResizeModeOrNone = None,
     figures: Figures = "png",
     loop: LoopOptions = LoopOptions(Path("visattn-out/detect")),  # noqa: B008 (frozen)
 ) -> int:
@@ -44,6 +44,7 @@ def detect(
         max_detections: maximum number of objects per photo
         layers: decoder layers whose attention is drawn (averaged), from 0; -1 is the last
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
+            (default: as in the training of the model)
         figures: format of the figures
     """
     from visattn.models.detr import DETR

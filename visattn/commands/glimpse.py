@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from visattn.commands.arguments import Figures, Photos, ResizeMode
+from visattn.commands.arguments import Figures, Photos, ResizeModeOrNone
 from visattn.commands.loop import (
     Command,
     LoopOptions,
@@ -25,7 +25,7 @@ def glimpse(
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     policy: Literal["greedy", "sampled", "random", "raster", "saliency"] = "greedy",
     seed: int = 0,
-    resize_mode: ResizeMode = "crop",
+    resize_mode: ResizeModeOrNone = None,
     figures: Figures = "png",
     loop: LoopOptions = LoopOptions(Path("visattn-out/glimpse")),  # noqa: B008 (frozen)
 ) -> int:
@@ -43,6 +43,7 @@ def glimpse(
             random locations, a grid, or the peaks of an Itti-Koch saliency map
         seed: seed of random locations and samples
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
+            (default: as in the training of the model)
         figures: format of the figures
     """
     from visattn.io.atomic import atomic_write

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.arguments import Figures, Photos, ResizeMode
+from visattn.commands.arguments import Figures, Photos, ResizeModeOrNone
 from visattn.commands.loop import (
     Command,
     LoopOptions,
@@ -24,7 +24,7 @@ def segment(
     photos: Photos,
     *,
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
-    resize_mode: ResizeMode = "pad",
+    resize_mode: ResizeModeOrNone = None,
     figures: Figures = "png",
     loop: LoopOptions = LoopOptions(Path("visattn-out/segment")),  # noqa: B008 (frozen)
 ) -> int:
@@ -37,6 +37,7 @@ def segment(
     Args:
         photos: files, folders, quoted patterns, zip and tar archives, URLs
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
+            (default: as in the training of the model)
         figures: format of the figures
     """
     from visattn.models.unet import UNet

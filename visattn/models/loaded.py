@@ -21,7 +21,7 @@ class Loaded:
         processor: Processor of transformers, or its image processor and tokenizer.
         notes: Sentences on what was removed, converted or assumed.
         on_photos: Message if a model of synthetic scenes gets a photo.
-        resize_mode: How photos were resized to the input shape in training.
+        resize_mode: How photos were resized to the input shape in training; None if unknown.
     """
 
     weights: str = "in memory"
@@ -30,7 +30,7 @@ class Loaded:
     processor: Any = None
     notes: tuple[str, ...] = ()
     on_photos: str = ""
-    resize_mode: ResizeMode = "crop"
+    resize_mode: ResizeMode | None = None
 
 
 def mark(model: nn.Module, loaded: Loaded) -> nn.Module:

@@ -62,7 +62,9 @@ def save(
         8
     """
     if not os.fspath(path).startswith("hf://"):
-        config = {**model_config(model), "resize_mode": loaded_with(model).resize_mode}
+        config = model_config(model)
+        if mode := loaded_with(model).resize_mode:
+            config["resize_mode"] = mode
         _write(path, model.state_dict(), config)
         return
     from huggingface_hub import HfApi
@@ -189,7 +191,7 @@ def load(
     if spec in bundled_models() and spec.startswith("scenes-"):
         note = f"{spec} knows only synthetic scenes: its output for photos is meaningless"
     weights_of = str(path) if Path(spec).is_dir() else spec
-    mode = config.get("resize_mode", "crop")
+    mode = config.get("resize_mode")
     return mark(model, Loaded(weights_of, on_photos=note, resize_mode=mode))
 
 

@@ -12,6 +12,7 @@ from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
 from visattn.io.messages import did_you_mean, format_names
+from visattn.models.loaded import loaded_with
 from visattn.models.vqa.model import VQAModel
 from visattn.recording.frozen import eval_mode
 from visattn.recording.places import CellStrides
@@ -29,7 +30,7 @@ def ask(
     questions: Sequence[str] | str,
     *,
     num_answers: int = 5,
-    resize_mode: ResizeMode = "pad",
+    resize_mode: ResizeMode | None = None,
 ) -> list[Answer]:
     """Ask questions about images; return answers with the attention map of each hop.
 
@@ -42,7 +43,8 @@ def ask(
         questions: One question or several; each goes with each image.
         num_answers: Maximum number of answers per question.
         resize_mode: How images get the shape of the input: `pad` keeps all of the image, `squash`
-            ignores the aspect ratio, `crop` takes the center.
+            ignores the aspect ratio, `crop` takes the center; by default as in the training of the
+            model, or `squash`, as `QuestionData` resizes, if that is unknown.
 
     Returns:
         The answers to all questions about the first image, then about the second, and so on.
@@ -76,6 +78,7 @@ def ask(
     notes = [check_question(question, vocabulary, model.question_beginnings) for question in texts]
     for question_notes in filter(None, notes):
         warnings.warn("; ".join(question_notes), stacklevel=2)
+    resize_mode = resize_mode or loaded_with(model).resize_mode or "squash"
     spec = ResizeSpec(model.img_size, mode=resize_mode)
     tokens = encode_questions(texts, vocabulary).to(next(model.parameters()).device)
     answers: list[Answer] = []

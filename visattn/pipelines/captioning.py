@@ -155,7 +155,7 @@ def caption(
     is_explained = method != "attention" or (layers, heads) != (None, None)
     photos: list[LoadedImage] = []
     batch_size = batch_size or 16
-    resize_mode = resize_mode or loaded_with(model).resize_mode
+    resize_mode = resize_mode or loaded_with(model).resize_mode or "crop"
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
     loaded = read_images([] if images is None else images)
 

@@ -11,6 +11,7 @@ from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
 from visattn.models.detr import DETR, BoxPrediction, PredictedObjects
+from visattn.models.loaded import loaded_with
 from visattn.recording.frozen import eval_mode
 from visattn.recording.recorder import record
 from visattn.results.attention_map import AttentionMap
@@ -70,7 +71,7 @@ def detect(
     threshold: float = 0.5,
     max_detections: int = 100,
     layers: int | Sequence[int] = -1,
-    resize_mode: ResizeMode = "pad",
+    resize_mode: ResizeMode | None = None,
 ) -> list[Detections]:
     """Return the objects in each image, with the attention of each query.
 
@@ -84,7 +85,8 @@ def detect(
         layers: Index of the decoder layer whose cross-attention is shown, -1 for the last; the
             mean of several indices.
         resize_mode: How images get the shape of the input: `pad` keeps all of the image, `squash`
-            ignores the aspect ratio, `crop` takes the center.
+            ignores the aspect ratio, `crop` takes the center; by default as in the training of the
+            model, or `pad` if that is unknown.
 
     Raises:
         TypeError: If the model is not a detector of visattn.
@@ -101,6 +103,7 @@ def detect(
     """
     if not isinstance(model, DETR):
         raise TypeError(f"the model must be a detector such as DETR, got {type(model).__name__}")
+    resize_mode = resize_mode or loaded_with(model).resize_mode or "pad"
     resize = ResizeSpec(model.img_size, mode=resize_mode)
     results: list[Detections] = []
     with eval_mode(model):

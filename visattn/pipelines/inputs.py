@@ -337,7 +337,7 @@ def _resize_spec(model: nn.Module, info: ModelInfo, mode: ResizeMode | None) -> 
     levels = [getattr(model, "pad_value", 0.0)] if own else info.mean
     color = [round(255 * min(max(level, 0.0), 1.0)) for level in levels]
     fill = (color[0], color[len(color) // 2], color[-1])  # of three channels, or of one
-    mode = mode or loaded_with(model).resize_mode
+    mode = mode or loaded_with(model).resize_mode or "crop"
     return ResizeSpec(info.input_size, mode, shorter, fill=fill)
 
 

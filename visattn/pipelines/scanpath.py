@@ -16,6 +16,7 @@ from visattn.images.reader import ImageLike, LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
 from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.loaded import loaded_with
 from visattn.pipelines.inputs import note_photo
 from visattn.recording.frozen import eval_mode
 from visattn.results.info import MapInfo
@@ -31,7 +32,7 @@ def glimpses(
     *,
     policy: Policy = "greedy",
     seed: int = 0,
-    resize_mode: ResizeMode = "crop",
+    resize_mode: ResizeMode | None = None,
 ) -> list[ScanPath]:
     """Return the scan path of a glimpse model on each image.
 
@@ -44,7 +45,8 @@ def glimpses(
         policy: The mean of the learned policy (`greedy`), samples of it (`sampled`) as in
             training, or a baseline: `random` locations, a `raster`, the peaks of `saliency`.
         seed: Seed of random initial locations, samples and random locations (32 bits).
-        resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
+        resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`; by
+            default as in the training of the model, or `crop` if that is unknown.
 
     Raises:
         TypeError: If the model is not a glimpse model.
@@ -70,6 +72,7 @@ def glimpses(
         )
     if policy not in get_args(Policy):
         raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, got {policy!r}")
+    resize_mode = resize_mode or loaded_with(model).resize_mode or "crop"
     level = round(255 * model.pad_value)
     spec = ResizeSpec(size=model.img_size, mode=resize_mode, fill=(level, level, level))
 

@@ -12,6 +12,7 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
+from visattn.models.loaded import loaded_with
 from visattn.models.unet import UNet, UNetOutput
 from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap
@@ -24,7 +25,7 @@ def segment(
     model: UNet,
     images: Iterable[ImageLike] | ImageLike,
     *,
-    resize_mode: ResizeMode = "pad",
+    resize_mode: ResizeMode | None = None,
 ) -> Iterator[Segmentation]:
     """Yield the segmentation of each photo, at its own size.
 
@@ -35,7 +36,8 @@ def segment(
         model: A trained segmentation model, as `load` returns it; its training mode is restored.
         images: One photo or several, or folders, as for `visattn.caption`.
         resize_mode: How a photo gets the shape of the input: with padding (`pad`), by a central
-            `crop`, outside of which nothing is segmented, or ignoring its aspect ratio (`squash`).
+            `crop`, outside of which nothing is segmented, or ignoring its aspect ratio (`squash`);
+            by default as in the training of the model, or `pad` if that is unknown.
 
     Raises:
         ImageError: If a photo cannot be read.
@@ -48,6 +50,7 @@ def segment(
         >>> result.labels.shape
         (50, 30)
     """
+    resize_mode = resize_mode or loaded_with(model).resize_mode or "pad"
     spec = ResizeSpec(model.img_size, mode=resize_mode)
     device = next(model.parameters()).device
     for photo in read_images(images):

@@ -279,7 +279,7 @@ class Task(LightningModule, ABC):
         """
         names = dict(self.named_parameters())
         check_weights_before_saving(checkpoint["state_dict"], names)
-        mode = getattr(self.data, "resize_mode", "crop")
+        mode = getattr(self.data, "resize_mode", None)
         config = {**model_config(self.model), "resize_mode": mode}
         checkpoint["visattn"] = {"model": config, "seed": self.seed}
         if "loops" in checkpoint:
