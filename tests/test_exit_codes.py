@@ -29,12 +29,6 @@ def rows() -> list[Row]:
     ]
 
 
-def matches_output(row: Row, output: str) -> bool:
-    """Whether the output has the parts of a row in this order; … is any text on a line."""
-    pattern = ".*?".join("[^\n]*?".join(map(re.escape, part.split("…"))) for part in row.output)
-    return re.search(pattern, output, re.DOTALL) is not None
-
-
 def test_rows_have_their_exit_code_and_output(
     sandbox: Path,
     tmp_path: Path,
@@ -54,6 +48,8 @@ def test_rows_have_their_exit_code_and_output(
         if code != row.code:
             wrong.append(f"{row.command}: {code}\n{err}")
         output = out if code == 0 else out + err
-        if "Traceback" in err or not matches_output(row, output):
+        # the parts in this order; … is any text on a line
+        parts = ("[^\n]*?".join(map(re.escape, part.split("…"))) for part in row.output)
+        if "Traceback" in err or not re.search(".*?".join(parts), output, re.DOTALL):
             wrong.append(f"{row.command}\n{output}")
     assert not wrong, "\n".join(wrong)

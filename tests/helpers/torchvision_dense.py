@@ -28,18 +28,14 @@ class _Brightness(nn.Module):
         return OrderedDict({"0": cells.expand(-1, CHANNELS, -1, -1).clone()})
 
 
-class _Mean(nn.Module):
-    def forward(self, features: Tensor) -> Tensor:
-        return features.mean((2, 3))
-
-
 def detector(name: str, min_size: int = 96, max_size: int = 192) -> Any:
     """Return a detector with 3 classes; class 2 has the higher score the brighter the square."""
     common = {
         "image_mean": [0.0] * 3, "image_std": [1.0] * 3, "min_size": min_size, "max_size": max_size
     }  # fmt: skip
     one_stage = {"score_thresh": 0.0, "detections_per_img": 5}
-    two_stage = {"box_score_thresh": 0.0, "box_detections_per_img": 5, "box_head": _Mean()}
+    mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    two_stage = {"box_score_thresh": 0.0, "box_detections_per_img": 5, "box_head": mean}
     two_stage |= {"box_predictor": FastRCNNPredictor(CHANNELS, 3)}
     two_stage["rpn_anchor_generator"] = _anchors()
     make: dict[str, Callable[[], nn.Module]] = {

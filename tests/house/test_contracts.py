@@ -80,17 +80,14 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 REQUIRED = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
-    return {canonicalize_name(name): version for name, version in pairs}
-
-
 @pytest.mark.parametrize("text", REQUIRED, ids=lambda text: Requirement(text).name)
 def test_every_requirement_is_bounded_and_pinned_within_its_bounds(text: str) -> None:
     requirement = Requirement(text)
     assert requirement.specifier
-    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    pins = {canonicalize_name(name): version for name, version in pairs}
+    assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)])
 
 
 def test_changelog_has_the_current_version() -> None:

@@ -24,22 +24,17 @@ def ordered(corners: list[tuple[int, int, int, int]]) -> Tensor:
     return torch.tensor(boxes, dtype=torch.float64).reshape(-1, 4) / 60
 
 
-def filled(boxes: Tensor) -> Tensor:
-    """Return a mask of 60 x 60 squares, True inside at least one box."""
-    mask = torch.zeros(60, 60, dtype=torch.bool)
-    for left, top, right, bottom in (boxes * 60).round().long().tolist():
-        mask[top:bottom, left:right] = True
-    return mask
-
-
 @given(corners=BOXES, grid=st.tuples(st.integers(1, 13), st.integers(1, 13)))
 def test_union_of_boxes_equals_counted_squares(
     corners: list[tuple[int, int, int, int]], grid: tuple[int, int]
 ) -> None:
     boxes = ordered(corners)
     rows, columns = grid
+    squares = torch.zeros(60, 60, dtype=torch.float64)
+    for left, top, right, bottom in (boxes * 60).round().long().tolist():
+        squares[top:bottom, left:right] = 1
     # Squares divided as often as there are cells, so that each part lies in one cell.
-    parts = filled(boxes).double().repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+    parts = squares.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
     counted = parts.reshape(rows, 60, columns, 60).mean((1, 3))
     torch.testing.assert_close(box_coverage(boxes, grid), counted)
     beyond = 9 * boxes - 4

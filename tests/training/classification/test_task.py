@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_numbers import pixels
 from torch.nn.functional import cross_entropy
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
@@ -45,15 +46,10 @@ def build_task(**options: Any) -> ClassificationTask:
     return task
 
 
-def batch() -> LabeledBatch:
-    random = torch.Generator().manual_seed(2)
-    images = torch.randint(256, (7, 1, 8, 8), dtype=torch.uint8, generator=random)
-    return LabeledBatch(images, torch.arange(7))
-
-
 @torch.no_grad()
 def test_the_loss_is_the_cross_entropy_of_smoothed_or_mixed_labels() -> None:
-    task, examples = build_task(label_smoothing=0.1).eval(), batch()
+    task = build_task(label_smoothing=0.1).eval()
+    examples = LabeledBatch(pixels(7, 1, 8, 8, seed=2), torch.arange(7))
     scores = task.model(examples.images).double()
     expected = 0.0
     for row, label in zip(scores.log_softmax(1), examples.labels, strict=True):
