@@ -124,12 +124,13 @@ def blocks_page() -> str:
 def methods_page() -> str:
     """Return the page of attribution methods, one a row."""
     lines = ["# Attribution methods", "", "`va.methods_for(model)` lists those that fit a "
-             "model.", "", "| method | | needs | class-specific | options | paper |",
-             "|---|---|---|---|---|---|"]  # fmt: skip
+             "model.", "", "| method | needs | class-specific | options | paper |",
+             "|---|---|---|---|---|"]  # fmt: skip
     for method in METHODS.values():
         of_class = "yes" if method.explains(None) else "no"
-        options = ", ".join(f"`{name}={each!r}`" for name, each in method.default_kwargs.items())
-        cells = f"`{method.name}`", method.title, method.needs, of_class, options, method.paper
+        options = "<br>".join(f"`{name}={each!r}`" for name, each in method.default_kwargs.items())
+        name = f"{method.title}<br>`{method.name}`"
+        cells = name, method.needs, of_class, options, method.paper
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## Gallery", "", GALLERY]
     for needs, (title, when) in WHEN.items():
