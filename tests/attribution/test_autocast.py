@@ -7,7 +7,7 @@ import pytest
 import torch
 import torchvision
 from named_weights import fill, waves
-from small_detectors import small_detector
+from question_models import small_detector
 from torch import nn
 
 import visattn as va

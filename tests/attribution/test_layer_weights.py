@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hugging_face_vits import PLAIN
+from image_text_models import PLAIN
 from random_numbers import photo
 from torch import Tensor, nn
 

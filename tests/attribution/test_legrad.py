@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import timm
 import torch
+from image_text_models import tiny_siglip, tiny_tokenizer
 from torch import Tensor
 from torch.nn.functional import normalize
 
 import visattn as va
-from tests.helpers.image_text_models import tiny_siglip, tiny_tokenizer
 from visattn.attribution.legrad import legrad
 from visattn.attribution.targets import Score
 from visattn.models.backbones.text_models import text_classifier

@@ -8,7 +8,7 @@ import timm
 import torch
 import torchvision
 import transformers
-from hugging_face_vits import hugging_face_vit
+from image_text_models import hugging_face_vit
 from torch import nn
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.transforms import v2

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from image_text_models import clip_processor, tiny_clip, tiny_tokenizer
 from index_cards import parse_index_page
 from PIL import Image
 
 import visattn as va
-from tests.helpers.image_text_models import clip_processor, tiny_clip, tiny_tokenizer
 from visattn import BoxTarget, PixelTarget, QueryTarget, RegionTarget
 from visattn.attribution.methods import METHODS
 from visattn.cli import main

@@ -60,14 +60,11 @@ def test_each_step_by_hand() -> None:
     assert start.cropped(3, 4, (5, 6)).flipped().to_image(corner).tolist() == [[9, 5]]
 
 
-def test_padding_does_not_restore_cropped_regions() -> None:
+def test_regions_of_crops_and_paddings_by_hand() -> None:
     cut = Geometry.identity((10, 20)).cropped(2, 5, (6, 10))
     assert cut.region == (5, 2, 15, 8)
     assert cut.padded(4, 4, (14, 18)).region == (5, 2, 15, 8)
     assert cut.padded(4, 4, (14, 18)).cropped(0, 0, (7, 18)).region == (5, 2, 15, 5)
-
-
-def test_crop_of_padding_has_an_empty_region() -> None:
     bars = Geometry.identity((4, 4)).padded(6, 6, (12, 12))
     beside, above = bars.cropped(6, 0, (4, 3)), bars.cropped(0, 6, (3, 4))
     assert beside.region == (0, 0, 0, 4)

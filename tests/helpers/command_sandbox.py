@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from named_weights import fill as filled
 from PIL import Image
-from question_models import small_mac
-from small_detectors import small_detector
+from question_models import small_detector, small_mac
 from task_runs import tiny_run
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Tiny image-text models and detectors of Hugging Face with random weights."""
+"""Tiny image-text models, detectors and ViTs of Hugging Face with random weights."""
 
 from typing import Any
 
@@ -17,6 +17,10 @@ _TEXT: dict[str, Any] = {
     "hidden_size": 24, "intermediate_size": 31, "num_hidden_layers": 2, "num_attention_heads": 2,
     "vocab_size": len(_WORDS), "max_position_embeddings": CONTEXT, "bos_token_id": 1,
     "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+PLAIN: dict[str, Any] = {
+    "image_size": (48, 80), "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "intermediate_size": 16,
 }  # fmt: skip
 
 
@@ -107,3 +111,9 @@ def _with_spread_queries(model: nn.Module) -> Any:
             if chosen and weight.ndim > 1 and "sampling" not in name:
                 weight.copy_(0.4 * torch.randn(weight.shape, generator=generator))
     return model.eval()
+
+
+def hugging_face_vit(**options: Any) -> Any:
+    """Return a ViT with random weights, of these options beyond the plain ones."""
+    config = transformers.ViTConfig(**{**PLAIN, **options})
+    return transformers.ViTForImageClassification(config).eval()

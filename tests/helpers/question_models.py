@@ -1,4 +1,6 @@
-"""Small models that answer questions about images."""
+"""Small models that answer questions about images, and a small detector."""
+
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -6,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from visattn.models.base import ImageEncoder, SmallEncoder
+from visattn.models.detr import DETR
 from visattn.models.vqa.mac import MAC
 from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.results.kinds import SPECIAL_TOKENS
@@ -59,3 +62,19 @@ class BrightestCell(VQAModel):
 
 def brightest_cell(img_size: tuple[int, int] = (16, 24)) -> BrightestCell:
     return BrightestCell(QUESTION_WORDS, QUESTION_ANSWERS, MeanEncoder(img_size)).eval()
+
+
+def small_detector() -> DETR:
+    """Return an untrained detector whose boxes differ from each other."""
+    torch.manual_seed(4)
+    model = DETR(
+        ("cat", "dog"),
+        SmallEncoder((24, 40), channels=8),
+        dim=16, num_queries=5, num_heads=2, num_encoder_layers=0, num_decoder_layers=2,
+        mlp_ratio=4.0,
+    )  # fmt: skip
+    with torch.no_grad():
+        heads: Any = model.heads
+        heads.boxes[-1].weight.normal_()
+        heads.classes.bias.zero_()
+    return model.eval()

@@ -69,19 +69,13 @@ def test_broken_exif_and_unknown_orientations_are_ignored() -> None:
         np.testing.assert_array_equal(read_image(saved(PHOTO, "PNG", exif=exif)).pixels, COLORS)
 
 
-@pytest.mark.parametrize("form", ["PNG", "TIFF"])
-def test_16_bit_values_are_scaled_and_not_clipped(form: str) -> None:
+def test_16_bit_values_are_scaled_and_not_clipped_in_any_byte_order_and_as_integers() -> None:
     deep = np.array([[0, 128, 129, 255, 256, 32768, 65535]], dtype=np.uint16)
-    gray = read_image(saved(Image.fromarray(deep), form)).pixels[0, :, 0]
-    assert gray.tolist() == [0, 0, 1, 1, 1, 128, 255]
-
-
-def test_16_bit_values_of_any_byte_order_and_as_integers_are_scaled() -> None:
-    deep = np.array([[0, 257, 65535]], dtype=np.uint16)
-    big = Image.frombytes("I;16B", (3, 1), deep.astype(">u2").tobytes())
-    wide = Image.fromarray(deep.astype(np.int32))
-    for image in (big, wide, saved(big, "TIFF"), b"P5 3 1 65535\n" + deep.astype(">u2").tobytes()):
-        assert read_image(image).pixels[0, :, 0].tolist() == [0, 1, 255]
+    whole, raw = Image.fromarray(deep), deep.astype(">u2").tobytes()
+    big, wide = Image.frombytes("I;16B", (7, 1), raw), Image.fromarray(deep.astype(np.int32))
+    files = (saved(whole, "PNG"), saved(whole, "TIFF"), saved(big, "TIFF"), b"P5 7 1 65535\n" + raw)
+    for image in (big, wide, *files):
+        assert read_image(image).pixels[0, :, 0].tolist() == [0, 0, 1, 1, 1, 128, 255]
 
 
 def test_32_bit_integers_and_floats_are_scaled_by_their_range() -> None:

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from question_models import small_mac
-from small_detectors import small_detector
+from question_models import small_detector, small_mac
 
 import visattn as va
 from visattn.images import reader

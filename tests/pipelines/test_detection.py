@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from question_models import small_detector
 from random_numbers import photo
-from small_detectors import small_detector
 
 from visattn.functional.boxes import center_to_corners
 from visattn.images.resize import ResizeMode, ResizeSpec

@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 import transformers
-from hugging_face_vits import hugging_face_vit
+from image_text_models import hugging_face_vit
 from PIL import Image
 from random_numbers import photo
 from timm.data.config import resolve_model_data_config

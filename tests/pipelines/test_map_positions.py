@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 import torchvision
-from hugging_face_vits import hugging_face_vit
+from image_text_models import hugging_face_vit
 from torch import Tensor, nn
 from torchvision.transforms import v2
 

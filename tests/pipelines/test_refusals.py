@@ -10,9 +10,8 @@ import timm
 import torch
 import transformers
 from dense_models import Segmenter
-from hugging_face_vits import hugging_face_vit as vit
-from question_models import small_mac
-from small_detectors import small_detector
+from image_text_models import hugging_face_vit as vit
+from question_models import small_detector, small_mac
 from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from image_text_models import tiny_detector
 from PIL import Image
 from torch import Tensor, nn
 from torchvision.models.segmentation import FCN, LRASPP, DeepLabV3
@@ -15,7 +16,6 @@ from torchvision.models.segmentation.deeplabv3 import DeepLabHead
 from torchvision.models.segmentation.fcn import FCNHead
 
 import visattn as va
-from tests.helpers.image_text_models import tiny_detector
 from tests.helpers.torchvision_dense import detector
 
 # size of the upright photo, the bright square, and the EXIF orientation of the file

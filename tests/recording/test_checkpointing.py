@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 from host_models import image, residual_net
-from hugging_face_vits import hugging_face_vit
+from image_text_models import hugging_face_vit
 from torch import nn
 
 import visattn as va

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from image_text_models import tiny_detector
+from question_models import small_detector
 from random_numbers import photo
-from small_detectors import small_detector
 
 import visattn as va
-from tests.helpers.image_text_models import tiny_detector
 
 SIZE = (64, 96)
 PHOTO = photo(*SIZE, seed=4)

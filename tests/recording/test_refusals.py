@@ -9,11 +9,10 @@ import pytest
 import timm
 import torch
 import transformers
-from hugging_face_vits import PLAIN, hugging_face_vit
+from image_text_models import PLAIN, hugging_face_vit, tiny_detector
 from torch import Tensor, nn
 
 import visattn as va
-from tests.helpers.image_text_models import tiny_detector
 from visattn.blocks.tap import Tap
 from visattn.models.vit import VisionTransformer
 from visattn.recording.model_config import configured_image_size, input_hint, stated_info

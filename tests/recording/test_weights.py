@@ -9,7 +9,7 @@ import pytest
 import timm
 import torch
 import transformers
-from hugging_face_vits import PLAIN, hugging_face_vit
+from image_text_models import PLAIN, hugging_face_vit
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin

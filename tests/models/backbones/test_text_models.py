@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from PIL import Image
-from torch import Tensor, nn
-
-import visattn
-from tests.helpers.image_text_models import (
+from image_text_models import (
     CONTEXT,
     SIZE,
     clip_processor,
@@ -21,6 +17,10 @@ from tests.helpers.image_text_models import (
     tiny_siglip,
     tiny_tokenizer,
 )
+from PIL import Image
+from torch import Tensor, nn
+
+import visattn
 from visattn.models.backbones.text_models import TextPromptClassifier, text_classifier
 from visattn.models.loaded import loaded_with
 from visattn.pipelines.explainer import Explainer
