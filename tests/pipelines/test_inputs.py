@@ -18,6 +18,7 @@ from torchvision.transforms import v2
 
 import visattn as va
 from visattn import Explainer, explain
+from visattn.attribution.dense_targets import PixelTarget
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import Score
 from visattn.images.reader import read_image
@@ -79,6 +80,13 @@ PIPELINES: dict[str, tuple[Any, Any, Any]] = {
     "segment": (
         lambda encoder: UNet(("a", "b"), encoder),
         lambda model, photo: next(va.segment(model, photo)).geometry,
+        "pad",
+    ),
+    "explain": (
+        lambda encoder: UNet(("a", "b"), encoder),
+        lambda model, photo: (
+            va.explain(model, photo, "gradcam", PixelTarget(1, 26, 30))[0].geometry
+        ),
         "pad",
     ),
     "glimpses": (

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from visattn.results.kinds import ResizeMode as ResizeMode
+from visattn.results.kinds import ResizeMode
 
 
 def _unless_empty(default: str) -> str:

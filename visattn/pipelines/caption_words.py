@@ -45,7 +45,7 @@ def explain_captions(
         chosen: `layers`, `heads` and `window_cells`, as for `visattn.caption`.
 
     Raises:
-        ValueError: If the method is unknown, or does not take an argument.
+        ValueError: If there is no such layer or head, or the method needs `attention_site`.
 
     Source:
         Grad-CAM of a word: Selvaraju et al. 2017, arXiv:1610.02391, section 7.1.

@@ -99,7 +99,8 @@ class Preprocessing:
     def whole(self, model: nn.Module) -> "Preprocessing":
         """Return preprocessing that keeps the whole image, for a dense model.
 
-        A detector that resizes images itself gets them unchanged, other models padded.
+        A detector that resizes images itself gets them unchanged, other models as in their
+        training, or padded if that is unknown.
 
         Example:
             >>> Preprocessing().whole(nn.Conv2d(3, 2, 1)).resize_mode
@@ -112,7 +113,7 @@ class Preprocessing:
 
             scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
             return replace(self, transform=scaled)
-        return replace(self, resize_mode="pad")
+        return replace(self, resize_mode=loaded_with(model).resize_mode or "pad")
 
 
 def preprocessing_of(
